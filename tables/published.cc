@@ -1,0 +1,347 @@
+#include "tables/published.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "tables/flow_hash.h"
+#include "tables/prime.h"
+
+namespace maglev {
+namespace {
+
+struct TableHead {
+  uint32_t size_slots;
+  uint32_t owner_count;
+  uint64_t names_bytes;
+};
+
+struct OwnerRecord {
+  uint32_t name_length;
+};
+
+struct PoolHead {
+  Checksum table;
+  uint32_t backend_count;
+  uint32_t owner_count;
+  uint32_t pool_name_length;
+  uint32_t zero;
+  uint64_t names_bytes;
+};
+static_assert(sizeof(PoolHead) % 8 == 0);
+
+struct RootHead {
+  uint64_t generation;
+  uint64_t hash_seed;
+  uint32_t hash_version;
+  uint32_t pool_count;
+  uint32_t vip_count;
+  uint32_t zero;
+  uint64_t names_bytes;
+};
+static_assert(sizeof(RootHead) % 8 == 0);
+
+constexpr uint16_t kNoOwner16 = std::numeric_limits<uint16_t>::max();
+
+std::unexpected<std::string> bad(std::string why) {
+  return std::unexpected(std::move(why));
+}
+
+bool is_zero(const Address& address, size_t from) {
+  return std::all_of(address.bytes.begin() + static_cast<ptrdiff_t>(from), address.bytes.end(),
+                     [](uint8_t b) { return b == 0; });
+}
+
+// Every slot names an owner, and where there is none every slot says so.
+template <typename Slot>
+bool slots_in_range(std::span<const Slot> slots, uint32_t owner_count) {
+  if (owner_count == 0) {
+    return std::ranges::all_of(slots, [](Slot s) { return s == std::numeric_limits<Slot>::max(); });
+  }
+  return std::ranges::all_of(slots, [owner_count](Slot s) { return s < owner_count; });
+}
+
+bool is_address(const Address& address, AddressFamily family) {
+  if (family == AddressFamily::kIpv6) return !is_zero(address, 0);
+  return family == AddressFamily::kIpv4 && is_zero(address, 4) && !is_zero(address, 0);
+}
+
+std::expected<void, std::string> check_backend(const BackendRecord& b) {
+  const bool no_mac = std::all_of(std::begin(b.next_hop_mac), std::end(b.next_hop_mac),
+                                  [](uint8_t byte) { return byte == 0; });
+  if (b.zero != 0 || b.resolved > 1) return bad("a field that must be 0 is not");
+  if (b.family == AddressFamily::kNone) {
+    const bool empty = is_zero(b.address, 0) && is_zero(b.outer_source, 0) && no_mac &&
+                       b.port == 0 && b.resolved == 0 && b.name_length == 0;
+    if (!empty) return bad("a place without a backend is not empty");
+    return {};
+  }
+  if (!is_address(b.address, b.family)) return bad("the address does not fit its family");
+  if (b.name_length == 0) return bad("a backend has no name");
+  if (b.resolved == 0) {
+    if (!no_mac || !is_zero(b.outer_source, 0) || b.port != 0) {
+      return bad("an unresolved backend has a next hop");
+    }
+    return {};
+  }
+  if (no_mac || (b.next_hop_mac[0] & 1) != 0) return bad("the next hop's MAC is not unicast");
+  if (!is_address(b.outer_source, b.family)) return bad("the outer source does not fit the family");
+  return {};
+}
+
+std::expected<void, std::string> check_vip(const VipRecord& v, uint32_t pool_count) {
+  if (v.zero != 0 || v.zero2 != 0) return bad("a field that must be 0 is not");
+  if (!is_address(v.address, v.family)) return bad("the address does not fit its family");
+  if (v.protocol != VipProtocol::kTcp && v.protocol != VipProtocol::kUdp) {
+    return bad("unknown protocol");
+  }
+  if (v.encapsulation != Encapsulation::kIpInIp) return bad("unknown encapsulation");
+  if (v.hash_policy != HashPolicy::kFiveTuple && v.hash_policy != HashPolicy::kSource) {
+    return bad("unknown hash policy");
+  }
+  if (v.pool >= pool_count) return bad("the pool index is out of range");
+  return {};
+}
+
+template <typename T, typename Less>
+bool all_distinct(const std::vector<T>& items, Less less) {
+  std::vector<T> sorted = items;
+  std::ranges::sort(sorted, less);
+  return std::ranges::adjacent_find(sorted, [&](const T& a, const T& b) {
+           return !less(a, b) && !less(b, a);
+         }) == sorted.end();
+}
+
+}  // namespace
+
+uint32_t TableView::owner_of(uint32_t slot) const {
+  if (slots16.empty()) return slots32[slot];
+  return slots16[slot] == kNoOwner16 ? kNoOwner : slots16[slot];
+}
+
+std::vector<std::byte> build_table_file(const MaglevTable& table) {
+  FileWriter writer(FileKind::kTable);
+  uint64_t names_bytes = 0;
+  for (const WeightedName& owner : table.owners) names_bytes += owner.name.size();
+  writer.append(TableHead{static_cast<uint32_t>(table.slots.size()),
+                          static_cast<uint32_t>(table.owners.size()), names_bytes});
+  for (const WeightedName& owner : table.owners) writer.append(owner.weight);
+  writer.pad();
+  for (const WeightedName& owner : table.owners) {
+    writer.append(OwnerRecord{static_cast<uint32_t>(owner.name.size())});
+  }
+  writer.pad();
+  if (table.owners.size() <= kMaxOwners16) {
+    std::vector<uint16_t> slots(table.slots.size());
+    std::ranges::transform(table.slots, slots.begin(), [](uint32_t owner) {
+      return owner == kNoOwner ? kNoOwner16 : static_cast<uint16_t>(owner);
+    });
+    writer.append_all(std::span<const uint16_t>(slots));
+  } else {
+    writer.append_all(std::span<const uint32_t>(table.slots));
+  }
+  writer.pad();
+  for (const WeightedName& owner : table.owners) writer.append_text(owner.name);
+  return std::move(writer).finish();
+}
+
+std::expected<TableView, std::string> check_table_file(std::span<const std::byte> file) {
+  const auto header = check_header(file, FileKind::kTable);
+  if (!header) return bad(header.error());
+  FileReader reader(file);
+  const auto* head = reader.take<TableHead>();
+  if (head == nullptr) return bad("too short for a table");
+  if (!check_table_size(head->size_slots)) {
+    return bad(fmt::format("size {} is not an allowed prime", head->size_slots));
+  }
+  if (head->owner_count > head->size_slots || head->owner_count > kMaxBackends) {
+    return bad(fmt::format("{} owners for {} slots", head->owner_count, head->size_slots));
+  }
+
+  TableView view;
+  view.checksum = (*header)->checksum;
+  view.weights = reader.take_all<uint32_t>(head->owner_count);
+  reader.skip_padding();
+  const auto owners = reader.take_all<OwnerRecord>(head->owner_count);
+  reader.skip_padding();
+  if (head->owner_count <= kMaxOwners16) {
+    view.slots16 = reader.take_all<uint16_t>(head->size_slots);
+  } else {
+    view.slots32 = reader.take_all<uint32_t>(head->size_slots);
+  }
+  reader.skip_padding();
+  NameBlock names(reader.take_text(head->names_bytes));
+  reader.skip_padding();
+  if (!reader.at_end()) return bad("the parts of the table do not add up to its length");
+
+  if (std::ranges::any_of(view.weights, [](uint32_t w) { return w == 0; })) {
+    return bad("an owner has weight 0");
+  }
+  view.owners.reserve(owners.size());
+  for (const OwnerRecord& owner : owners) {
+    const auto name = names.take(owner.name_length);
+    if (!name) return bad("an owner's name is empty, too long or cut short");
+    if (!view.owners.empty() && view.owners.back() >= *name) {
+      return bad("the owners are not sorted by name");
+    }
+    view.owners.push_back(*name);
+  }
+  if (!names.empty()) return bad("bytes are left after the last name");
+  const bool in_range = view.slots32.empty() ? slots_in_range(view.slots16, head->owner_count)
+                                             : slots_in_range(view.slots32, head->owner_count);
+  if (!in_range) return bad("a slot names no owner of this table");
+  return view;
+}
+
+std::vector<std::byte> build_pool_file(std::string_view pool_name, const Checksum& table,
+                                       std::span<const PoolBackend> backends,
+                                       std::span<const uint32_t> owner_backends) {
+  FileWriter writer(FileKind::kPool);
+  uint64_t names_bytes = pool_name.size();
+  for (const PoolBackend& backend : backends) names_bytes += backend.name.size();
+  writer.append(PoolHead{table, static_cast<uint32_t>(backends.size()),
+                         static_cast<uint32_t>(owner_backends.size()),
+                         static_cast<uint32_t>(pool_name.size()), 0, names_bytes});
+  for (const PoolBackend& backend : backends) {
+    BackendRecord record = backend.record;
+    record.name_length = static_cast<uint8_t>(backend.name.size());
+    writer.append(record);
+  }
+  writer.append_all(owner_backends);
+  writer.pad();
+  writer.append_text(pool_name);
+  for (const PoolBackend& backend : backends) writer.append_text(backend.name);
+  return std::move(writer).finish();
+}
+
+std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> file) {
+  const auto header = check_header(file, FileKind::kPool);
+  if (!header) return bad(header.error());
+  FileReader reader(file);
+  const auto* head = reader.take<PoolHead>();
+  if (head == nullptr) return bad("too short for a pool");
+  if (head->backend_count > kMaxBackends) return bad("too many backends");
+  if (head->zero != 0) return bad("a field that must be 0 is not");
+
+  PoolView view;
+  view.checksum = (*header)->checksum;
+  view.table = head->table;
+  view.backends = reader.take_all<BackendRecord>(head->backend_count);
+  view.owner_backends = reader.take_all<uint32_t>(head->owner_count);
+  reader.skip_padding();
+  NameBlock names(reader.take_text(head->names_bytes));
+  reader.skip_padding();
+  if (!reader.at_end()) return bad("the parts of the pool do not add up to its length");
+
+  const auto pool_name = names.take(head->pool_name_length);
+  if (!pool_name) return bad("the pool's name is empty, too long or cut short");
+  view.name = *pool_name;
+  std::vector<std::string_view> used_names;
+  for (const BackendRecord& backend : view.backends) {
+    if (const auto ok = check_backend(backend); !ok) return bad(ok.error());
+    std::string_view name;
+    if (backend.family != AddressFamily::kNone) {
+      const auto taken = names.take(backend.name_length);
+      if (!taken) return bad("a backend's name is cut short");
+      name = *taken;
+      used_names.push_back(name);
+    }
+    view.backend_names.push_back(name);
+  }
+  if (!names.empty()) return bad("bytes are left after the last name");
+  if (!all_distinct(used_names, std::less<>())) return bad("two backends have one name");
+
+  std::vector<bool> owns(view.backends.size());
+  for (uint32_t index : view.owner_backends) {
+    if (index >= view.backends.size() || view.backend_names[index].empty()) {
+      return bad("an owner is no backend of this pool");
+    }
+    if (owns[index]) return bad("a backend is two owners");
+    owns[index] = true;
+  }
+  return view;
+}
+
+std::expected<void, std::string> check_pool_fits_table(const PoolView& pool,
+                                                       const TableView& table) {
+  if (pool.table != table.checksum) return bad("the pool names another table");
+  if (pool.owner_backends.size() != table.owners.size()) {
+    return bad(fmt::format("the pool lists {} owners, its table {}", pool.owner_backends.size(),
+                           table.owners.size()));
+  }
+  for (size_t i = 0; i < table.owners.size(); ++i) {
+    const std::string_view name = pool.backend_names[pool.owner_backends[i]];
+    if (name != table.owners[i]) {
+      return bad(fmt::format("owner {} is '{}' in the table and '{}' in the pool", i,
+                             table.owners[i], name));
+    }
+  }
+  return {};
+}
+
+std::vector<std::byte> build_root_file(uint64_t generation, uint64_t hash_seed,
+                                       std::span<const Checksum> pools,
+                                       std::span<const RootVip> vips) {
+  FileWriter writer(FileKind::kRoot);
+  uint64_t names_bytes = 0;
+  for (const RootVip& vip : vips) names_bytes += vip.name.size();
+  writer.append(RootHead{generation, hash_seed, kFlowHashVersion,
+                         static_cast<uint32_t>(pools.size()), static_cast<uint32_t>(vips.size()), 0,
+                         names_bytes});
+  writer.append_all(pools);
+  for (const RootVip& vip : vips) {
+    VipRecord record = vip.record;
+    record.name_length = static_cast<uint8_t>(vip.name.size());
+    writer.append(record);
+  }
+  for (const RootVip& vip : vips) writer.append_text(vip.name);
+  return std::move(writer).finish();
+}
+
+std::expected<RootView, std::string> check_root_file(std::span<const std::byte> file) {
+  const auto header = check_header(file, FileKind::kRoot);
+  if (!header) return bad(header.error());
+  FileReader reader(file);
+  const auto* head = reader.take<RootHead>();
+  if (head == nullptr) return bad("too short for a root");
+  if (head->generation == 0) return bad("generation 0");
+  if (head->zero != 0) return bad("a field that must be 0 is not");
+  if (head->hash_version != kFlowHashVersion) {
+    return bad(fmt::format("flow hash version {}, but this program computes version {}",
+                           head->hash_version, kFlowHashVersion));
+  }
+
+  RootView view;
+  view.checksum = (*header)->checksum;
+  view.generation = head->generation;
+  view.hash_seed = head->hash_seed;
+  view.pools = reader.take_all<Checksum>(head->pool_count);
+  view.vips = reader.take_all<VipRecord>(head->vip_count);
+  NameBlock names(reader.take_text(head->names_bytes));
+  reader.skip_padding();
+  if (!reader.at_end()) return bad("the parts of the root do not add up to its length");
+
+  using Key = std::tuple<AddressFamily, Address, VipProtocol, uint16_t>;
+  std::vector<Key> keys;
+  for (const VipRecord& vip : view.vips) {
+    if (const auto ok = check_vip(vip, head->pool_count); !ok) return bad(ok.error());
+    const auto name = names.take(vip.name_length);
+    if (!name) return bad("a VIP's name is empty or cut short");
+    view.vip_names.push_back(*name);
+    keys.emplace_back(vip.family, vip.address, vip.protocol, vip.port);
+  }
+  if (!names.empty()) return bad("bytes are left after the last name");
+  if (!all_distinct(view.vip_names, std::less<>())) return bad("two VIPs have one name");
+  if (!all_distinct(keys, std::less<>())) {
+    return bad("two VIPs have one address, protocol and port");
+  }
+  if (!all_distinct(std::vector<Checksum>(view.pools.begin(), view.pools.end()), std::less<>())) {
+    return bad("a pool is listed twice");
+  }
+  return view;
+}
+
+}  // namespace maglev

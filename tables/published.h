@@ -1,0 +1,157 @@
+// The published tree: what the control process hands to the dataplane, as files in one directory.
+//
+//   root                      the only file that is ever replaced (by rename): generation, VIPs,
+//                             and which pools they use
+//   pools/<checksum>          one pool: its backends with addresses and next hops, and its table
+//   tables/<checksum>         one lookup table: owners by name and the owner of each slot
+//
+// Table and pool files never change: their name is their checksum. The owners in a table are a pure
+// function of the pool's settings and its set of usable backends, so two hosts with the same
+// membership hold the same table file. Everything that differs between hosts (addresses of next
+// hops, numbering of backends) is in the pool file.
+//
+// Builders trust their input (control validated it). Checkers trust nothing: a view they return has
+// every count, index, enum and name checked, and points into the image, which must outlive it.
+// Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tables/file_format.h"
+#include "tables/maglev.h"
+
+namespace maglev {
+
+// --- tables/<checksum> -----------------------------------------------------------------------
+
+// Up to this many owners a slot is 16 bits wide, beyond it 32. All ones means "no owner".
+inline constexpr uint32_t kMaxOwners16 = 65534;
+inline constexpr uint32_t kMaxBackends = 1u << 20;
+
+struct TableView {
+  Checksum checksum;
+  std::vector<std::string_view> owners;  // sorted, distinct
+  std::span<const uint32_t> weights;     // one per owner, positive
+  // One of the two is used, the other is empty. Each slot is below owners.size(); when there is no
+  // owner every slot is all ones.
+  std::span<const uint16_t> slots16;
+  std::span<const uint32_t> slots32;
+
+  uint32_t size() const {
+    return static_cast<uint32_t>(slots16.empty() ? slots32.size() : slots16.size());
+  }
+  // Index into owners, or kNoOwner.
+  uint32_t owner_of(uint32_t slot) const;
+};
+
+std::vector<std::byte> build_table_file(const MaglevTable& table);
+std::expected<TableView, std::string> check_table_file(std::span<const std::byte> file);
+
+// --- pools/<checksum> ------------------------------------------------------------------------
+
+enum class AddressFamily : uint8_t { kNone = 0, kIpv4 = 4, kIpv6 = 6 };
+
+// IPv4: the first four bytes, the rest zero. Network order.
+struct Address {
+  std::array<uint8_t, 16> bytes{};
+  auto operator<=>(const Address&) const = default;
+};
+
+// A backend's place in this array is its index: it stays while the backend lives, whatever else
+// comes and goes. A place without a backend has family kNone and is all zeros.
+struct BackendRecord {
+  Address address;
+  Address outer_source;     // of encapsulating headers; same family as address
+  uint8_t next_hop_mac[6];  // all zeros while unresolved
+  AddressFamily family;
+  uint8_t incarnation;  // grows with each new backend at this index
+  uint16_t port;        // index into the dataplane's ports: the way out
+  uint8_t resolved;     // 1 when next_hop_mac, outer_source and port are known, else 0
+  uint8_t name_length;
+  uint32_t zero;
+};
+static_assert(sizeof(BackendRecord) == 48);
+
+struct PoolBackend {
+  std::string name;  // empty: no backend at this index
+  BackendRecord record{};
+};
+
+struct PoolView {
+  Checksum checksum;
+  Checksum table;
+  std::string_view name;
+  std::span<const BackendRecord> backends;
+  std::vector<std::string_view> backend_names;  // parallel to backends; empty where none
+  std::span<const uint32_t> owner_backends;     // table owner -> index into backends
+};
+
+// owner_backends[i] is the index in backends of the table's i-th owner.
+std::vector<std::byte> build_pool_file(std::string_view pool_name, const Checksum& table,
+                                       std::span<const PoolBackend> backends,
+                                       std::span<const uint32_t> owner_backends);
+std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> file);
+
+// That the pool's owner list fits the table: same count, and the same names in the same order.
+std::expected<void, std::string> check_pool_fits_table(const PoolView& pool,
+                                                       const TableView& table);
+
+// --- root ------------------------------------------------------------------------------------
+
+enum class VipProtocol : uint8_t { kTcp = 6, kUdp = 17 };
+enum class Encapsulation : uint8_t { kIpInIp = 1 };
+enum class HashPolicy : uint8_t { kFiveTuple = 1, kSource = 2 };
+
+inline constexpr uint16_t kAnyPort = 0;
+
+struct VipRecord {
+  Address address;
+  AddressFamily family;
+  VipProtocol protocol;
+  Encapsulation encapsulation;
+  HashPolicy hash_policy;
+  uint16_t port;  // host order; kAnyPort: every port that no other VIP of this address names
+  uint8_t name_length;
+  uint8_t zero;
+  uint32_t pool;  // index into the root's pools
+  uint32_t zero2;
+};
+static_assert(sizeof(VipRecord) == 32);
+
+struct RootVip {
+  std::string name;
+  VipRecord record{};
+};
+
+struct RootView {
+  Checksum checksum;
+  uint64_t generation;              // at least 1
+  uint64_t hash_seed;               // secret: never logged, never shown
+  std::span<const Checksum> pools;  // distinct
+  std::span<const VipRecord> vips;  // distinct by name and by (address, protocol, port)
+  std::vector<std::string_view> vip_names;
+};
+
+std::vector<std::byte> build_root_file(uint64_t generation, uint64_t hash_seed,
+                                       std::span<const Checksum> pools,
+                                       std::span<const RootVip> vips);
+std::expected<RootView, std::string> check_root_file(std::span<const std::byte> file);
+
+// --- places ----------------------------------------------------------------------------------
+
+// Where the files lie below the directory that both daemons share.
+inline constexpr std::string_view kRootFileName = "root";
+inline constexpr std::string_view kTableDirectory = "tables";
+inline constexpr std::string_view kPoolDirectory = "pools";
+inline constexpr std::string_view kReportFileName = "report";
+// Each daemon holds an exclusive open-file-description lock (fcntl F_OFD_SETLK) on the whole of its
+// lock file while it lives: the kernel releases it whatever the cause of death.
+inline constexpr std::string_view kControlLockFileName = "control.lock";
+inline constexpr std::string_view kDataplaneLockFileName = "dataplane.lock";
+
+}  // namespace maglev

@@ -1,0 +1,121 @@
+#include "tables/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "tables/file_format.h"
+
+namespace maglev {
+namespace {
+
+constexpr uint32_t kMaxLcore = 127;  // RTE_MAX_LCORE of Debian's DPDK is 128
+constexpr uint32_t kMaxProcessor = 4095;
+constexpr uint32_t kMaxQueues = 64;
+
+std::optional<uint32_t> whole_number(std::string_view text, uint32_t max) {
+  uint32_t value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value > max) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+CoreSettings read_core(const YamlCursor& cursor) {
+  const std::string text = cursor.text("0");
+  const size_t at = text.find('@');
+  const auto lcore = whole_number(std::string_view(text).substr(0, at), kMaxLcore);
+  const auto processor = at == std::string::npos
+                             ? lcore
+                             : whole_number(std::string_view(text).substr(at + 1), kMaxProcessor);
+  if (!lcore || !processor) {
+    cursor.fail(fmt::format("expected a core id from 0 to {}, alone or as ID@PROCESSOR, found '{}'",
+                            kMaxLcore, text));
+    return {};
+  }
+  return {*lcore, *processor};
+}
+
+PortSettings read_port(const YamlCursor& cursor) {
+  cursor.only_keys({"name", "device", "interface", "queues", "rx_descriptors", "tx_descriptors"});
+  PortSettings port;
+  port.name = cursor.required("name").text();
+  port.device = cursor.required("device").text();
+  port.interface = cursor.optional("interface").text();
+  port.queues = static_cast<uint32_t>(cursor.optional("queues").integer(1, kMaxQueues, 1));
+  port.rx_descriptors =
+      static_cast<uint32_t>(cursor.optional("rx_descriptors").integer(64, 32768, 1024));
+  port.tx_descriptors =
+      static_cast<uint32_t>(cursor.optional("tx_descriptors").integer(64, 32768, 1024));
+  if (port.name.size() > kMaxNameLength) cursor.fail("the port's name is longer than 255 bytes");
+  return port;
+}
+
+void check_cores(const YamlCursor& cursor, const DataplaneSettings& settings) {
+  std::set<uint32_t> used = {settings.main_core.lcore};
+  for (const CoreSettings& core : settings.cores) {
+    if (!used.insert(core.lcore).second) {
+      cursor.fail(
+          fmt::format("core id {} is used twice: main_core and each of cores need an id of "
+                      "their own (ID@PROCESSOR lets two share a processor)",
+                      core.lcore));
+    }
+  }
+  if (settings.cores.size() < settings.total_queues()) {
+    cursor.fail(fmt::format("{} cores for {} RX queues: list one core per queue",
+                            settings.cores.size(), settings.total_queues()));
+  }
+}
+
+}  // namespace
+
+uint32_t DataplaneSettings::total_queues() const {
+  uint32_t sum = 0;
+  for (const PortSettings& port : ports) sum += port.queues;
+  return sum;
+}
+
+DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
+  DataplaneSettings settings;
+  settings.directory = document.optional("directory").text(settings.directory);
+  if (!settings.directory.starts_with('/')) {
+    document.optional("directory").fail("expected an absolute path");
+  }
+
+  const YamlCursor dataplane = document.required("dataplane");
+  dataplane.only_keys({"main_core", "cores", "memory_mib", "hugepages", "packet_buffers",
+                       "steering_program", "eal_options", "ports"});
+  settings.main_core = read_core(dataplane.optional("main_core"));
+  for (const YamlCursor& core : dataplane.required("cores").elements()) {
+    settings.cores.push_back(read_core(core));
+  }
+  settings.memory_mib =
+      static_cast<uint32_t>(dataplane.optional("memory_mib").integer(64, 1u << 20, 256));
+  settings.hugepages = dataplane.optional("hugepages").boolean(true);
+  settings.packet_buffers =
+      static_cast<uint32_t>(dataplane.optional("packet_buffers").integer(1024, 1u << 26, 0));
+  settings.steering_program = dataplane.optional("steering_program").text();
+  for (const YamlCursor& option : dataplane.optional("eal_options").elements()) {
+    settings.eal_options.push_back(option.text());
+  }
+
+  const YamlCursor ports = dataplane.required("ports");
+  for (const YamlCursor& port : ports.elements()) {
+    settings.ports.push_back(read_port(port));
+    const auto same_name = [&](const PortSettings& p) {
+      return p.name == settings.ports.back().name;
+    };
+    if (std::ranges::count_if(settings.ports, same_name) > 1) {
+      port.fail(fmt::format("two ports are named '{}'", settings.ports.back().name));
+    }
+  }
+  if (ports.exists() && settings.ports.empty()) ports.fail("list at least one port");
+  if (dataplane.exists()) check_cores(dataplane, settings);
+  return settings;
+}
+
+}  // namespace maglev

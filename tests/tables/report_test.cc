@@ -1,0 +1,72 @@
+#include "tables/report.h"
+
+#include <gtest/gtest.h>
+
+namespace maglev {
+namespace {
+
+Report sample() {
+  Report report;
+  report.started_ns = 1;
+  report.written_ns = 2;
+  report.adopted_generation = 3;
+  report.refused_roots = 4;
+  report.last_refusal = "the checksum does not match the content";
+  report.verdicts = {"forwarded", "no_backend", "malformed"};
+  report.workers = {{5, 0, 0, 0, 3, 100, 40, {70, 7000}}, {9, 0, 1, 0, 2, 90, 90, {0, 0}}};
+  report.verdict_counts = {60, 7, 3, 0, 0, 0};
+  report.ports = {{"uplink", true, 1, 2, 3, 4}};
+  report.vips = {{"", "web", {60, 6000}, {7, 700}}};
+  report.backends = {{"web", "b1", {30, 3000}, {0, 0}}, {"web", "b2", {30, 3000}, {0, 0}}};
+  return report;
+}
+
+TEST(Report, WhatIsWrittenIsRead) {
+  const auto read = check_report_file(build_report_file(sample()));
+  ASSERT_TRUE(read) << read.error();
+  EXPECT_EQ(*read, sample());
+}
+
+TEST(Report, AnEmptyOneIsRead) {
+  const auto read = check_report_file(build_report_file(Report{}));
+  ASSERT_TRUE(read) << read.error();
+  EXPECT_EQ(*read, Report{});
+}
+
+TEST(Report, NoByteMayChangeUnlessTheChecksumFollows) {
+  auto file = build_report_file(sample());
+  for (size_t i = 0; i < file.size(); ++i) {
+    file[i] ^= std::byte{1};
+    EXPECT_FALSE(check_report_file(file)) << "byte " << i;
+    file[i] ^= std::byte{1};
+  }
+}
+
+TEST(Report, AnyByteMayChangeWithTheChecksumAndNothingBreaks) {
+  const auto original = build_report_file(sample());
+  for (size_t i = 0; i < original.size(); ++i) {
+    for (uint8_t mask : {uint8_t{0x01}, uint8_t{0x80}, uint8_t{0xff}}) {
+      auto file = original;
+      file[i] ^= std::byte{mask};
+      seal(file);
+      (void)check_report_file(file);
+    }
+  }
+}
+
+TEST(Report, EveryTruncationIsRefused) {
+  const auto file = build_report_file(sample());
+  for (size_t length = 0; length < file.size(); ++length) {
+    EXPECT_FALSE(check_report_file(
+        std::vector<std::byte>(file.begin(), file.begin() + static_cast<ptrdiff_t>(length))));
+  }
+}
+
+TEST(Report, AWorkerOnAnUnlistedPortIsRefused) {
+  Report report = sample();
+  report.workers[1].port = 1;
+  EXPECT_FALSE(check_report_file(build_report_file(report)));
+}
+
+}  // namespace
+}  // namespace maglev

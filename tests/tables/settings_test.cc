@@ -1,0 +1,96 @@
+#include "tables/settings.h"
+
+#include <gtest/gtest.h>
+
+namespace maglev {
+namespace {
+
+constexpr const char* kGood = R"(
+directory: /run/maglev-test
+dataplane:
+  main_core: 0
+  cores: ["3@1", 7]
+  eal_options: [--no-pci]
+  ports:
+    - {name: uplink, device: "net_af_xdp0,iface=lb0", interface: lb0}
+    - name: second
+      device: 0000:01:00.0
+)";
+
+std::pair<DataplaneSettings, std::vector<std::string>> read(std::string_view text) {
+  std::vector<std::string> errors;
+  const YamlCursor document = YamlCursor::parse(text, "maglev.yaml", errors);
+  DataplaneSettings settings = read_dataplane_settings(document);
+  return {settings, errors};
+}
+
+TEST(Settings, AGoodFileIsReadWithDefaults) {
+  const auto [settings, errors] = read(kGood);
+  EXPECT_TRUE(errors.empty()) << errors.front();
+  EXPECT_EQ(settings.directory, "/run/maglev-test");
+  ASSERT_EQ(settings.cores.size(), 2u);
+  EXPECT_EQ(settings.cores[0].lcore, 3u);
+  EXPECT_EQ(settings.cores[0].processor, 1u);
+  EXPECT_EQ(settings.cores[1].processor, 7u);
+  ASSERT_EQ(settings.ports.size(), 2u);
+  EXPECT_EQ(settings.ports[0].device, "net_af_xdp0,iface=lb0");
+  EXPECT_EQ(settings.ports[1].rx_descriptors, 1024u);
+  EXPECT_EQ(settings.total_queues(), 2u);
+}
+
+TEST(Settings, EachMistakeIsToldWithLineAndColumn) {
+  const auto [settings, errors] = read(R"(directory: /run/x
+dataplane:
+  cores: [1]
+  memory_mib: lots
+  speed: 9
+  ports:
+    - name: a
+      device: net_null0
+      queues: 0
+    - name: a
+      device: net_null1
+)");
+  ASSERT_EQ(errors.size(), 5u);
+  EXPECT_EQ(errors[0],
+            "maglev.yaml:5:3: dataplane: unknown setting 'speed': expected one of main_core, "
+            "cores, memory_mib, hugepages, packet_buffers, steering_program, eal_options, ports");
+  EXPECT_EQ(errors[1],
+            "maglev.yaml:4:15: dataplane.memory_mib: expected a whole number from 64 to 1048576, "
+            "found 'lots'");
+  EXPECT_EQ(errors[2],
+            "maglev.yaml:9:15: dataplane.ports[0].queues: expected a whole number from 1 to 64, "
+            "found '0'");
+  EXPECT_NE(errors[3].find("maglev.yaml:10:7"), std::string::npos) << errors[3];
+  EXPECT_NE(errors[3].find("two ports are named 'a'"), std::string::npos) << errors[3];
+  EXPECT_NE(errors[4].find("1 cores for 2 RX queues"), std::string::npos) << errors[4];
+}
+
+TEST(Settings, ASyntaxErrorIsToldWithItsPlace) {
+  const auto [settings, errors] = read("dataplane: [1, 2\n");
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(errors[0].substr(0, 14), "maglev.yaml:2:") << errors[0];
+}
+
+TEST(Settings, EveryTruncationEitherReadsOrNamesAPlaceAndNeverThrows) {
+  const std::string text = kGood;
+  for (size_t length = 0; length < text.size(); ++length) {
+    const auto [settings, errors] = read(text.substr(0, length));
+    for (const std::string& error : errors) EXPECT_EQ(error.substr(0, 11), "maglev.yaml") << error;
+  }
+  EXPECT_FALSE(read("").second.empty());
+}
+
+TEST(Settings, CoreIdsAreUsedOnce) {
+  const auto [settings, errors] = read(R"(
+dataplane:
+  main_core: 1
+  cores: [1]
+  ports: [{name: a, device: net_null0}]
+)");
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].find("core id 1 is used twice"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace maglev
