@@ -72,7 +72,8 @@ struct HealthTarget {
 struct Health {
   HealthVerdict verdict = HealthVerdict::kUnknown;
   // Of the last result that agrees with the verdict: "connected", "connection refused",
-  // "timed out after 500 ms", "no route to host". "not checked yet" before the first.
+  // "timed out after 500 ms", "no route to host". "not checked yet" before the first, and "not
+  // checked: ..." while this host is short of what a check needs, such as file descriptors.
   std::string reason = "not checked yet";
   bool operator==(const Health&) const = default;
 };
