@@ -47,10 +47,6 @@ std::expected<ProgramMaps, std::string> open_maps(const std::string& interface,
 
 }  // namespace
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool Program::is(std::string_view wanted_name,
                  std::span<const std::string_view> wanted_maps) const {
   return name == wanted_name &&
