@@ -1,0 +1,69 @@
+// What workers count. Each worker writes only its own counters; the main thread reads them.
+//
+// A counter is a word with one writer: an increment is a load and a store, never a locked
+// instruction. Stores are releases and loads acquires (both plain moves on x86), which makes the
+// sequence number of WorkerCounters work without fences: a reader that sees the same even sequence
+// before and after has read the counters of one burst boundary.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "dataplane/verdict.h"
+
+namespace maglev {
+
+class Counter {
+ public:
+  void add(uint64_t n) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_release);
+  }
+  void set(uint64_t value) { value_.store(value, std::memory_order_release); }
+  uint64_t get() const { return value_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// Of one VIP or one backend, on one worker. Bytes of frames as received.
+struct FlowCounters {
+  Counter forwarded_packets;
+  Counter forwarded_bytes;
+  Counter dropped_packets;
+  Counter dropped_bytes;
+};
+
+struct alignas(64) WorkerCounters {
+  Counter sequence;    // odd while the worker is counting a burst
+  Counter generation;  // of the snapshot used last
+  Counter polls;
+  Counter empty_polls;
+  Counter received_packets;
+  Counter received_bytes;
+  std::array<Counter, kVerdictCount> verdicts;
+  FlowCounters* vips = nullptr;      // indexed by VipEntry::counter
+  FlowCounters* backends = nullptr;  // indexed by BackendEntry::counter
+};
+
+// The burst's part of WorkerCounters as plain numbers.
+struct WorkerTotals {
+  uint64_t received_packets = 0;
+  uint64_t received_bytes = 0;
+  std::array<uint64_t, kVerdictCount> verdicts{};
+};
+
+// Reads the totals of one burst boundary; waits out a burst that is being counted.
+inline WorkerTotals read_totals(const WorkerCounters& counters) {
+  WorkerTotals totals;
+  uint64_t before = 0;
+  do {
+    before = counters.sequence.get();
+    totals.received_packets = counters.received_packets.get();
+    totals.received_bytes = counters.received_bytes.get();
+    for (uint32_t v = 0; v < kVerdictCount; ++v) totals.verdicts[v] = counters.verdicts[v].get();
+  } while (before % 2 != 0 || counters.sequence.get() != before);
+  return totals;
+}
+
+}  // namespace maglev

@@ -1,0 +1,86 @@
+// A small published tree and packets for it, for the tests of this folder.
+#pragma once
+
+#include <arpa/inet.h>
+
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dataplane/pipeline.h"
+#include "dataplane/snapshot.h"
+#include "tables/published.h"
+
+namespace maglev::testing {
+
+using Bytes = std::vector<uint8_t>;
+using Image = std::vector<std::byte>;
+
+Address address(const std::string& text);
+uint32_t address_be(const std::string& text);
+
+BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last,
+                               uint16_t port = 0);
+RootVip make_vip(std::string name, const std::string& address_text, uint16_t port,
+                 VipProtocol protocol = VipProtocol::kTcp, uint32_t pool = 0);
+
+// One published tree as images: a pool of backends b0, b1, .. at 198.18.2.10 and up, and VIPs.
+struct Tree {
+  Image table;
+  Image pool;
+  Image root;
+};
+Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
+               const std::vector<RootVip>& vips, uint64_t hash_seed = 42);
+
+// Checks the three images and builds the snapshot, from the heap.
+class TestBed {
+ public:
+  TestBed();
+  std::shared_ptr<const Snapshot> adopt(const Tree& tree);
+
+  WorkerCounters counters;
+  CounterRegistry vip_counters;
+  CounterRegistry backend_counters;
+  std::vector<PortFacts> ports;
+
+ private:
+  std::vector<FlowCounters> vip_flows_;
+  std::vector<FlowCounters> backend_flows_;
+};
+
+struct PacketSpec {
+  std::string source = "198.18.0.2";
+  std::string destination = "198.51.100.10";
+  uint16_t source_port = 40000;
+  uint16_t destination_port = 80;
+  uint8_t protocol = kProtocolTcp;
+  uint8_t ttl = 64;
+  uint8_t tos = 0;
+  uint32_t option_bytes = 0;
+  uint32_t payload_bytes = 10;
+  uint16_t fragment_field = 0;
+};
+// An Ethernet frame with right lengths and IPv4 header checksum.
+Bytes make_frame(const PacketSpec& spec);
+
+// Runs frames through forward_burst and count_burst, with headroom in front of each.
+class BurstRunner {
+ public:
+  explicit BurstRunner(WorkerCounters& counters) : counters_(counters) {}
+  void run(std::span<const Bytes> frames, const Snapshot* snapshot);
+  Verdict verdict(uint32_t i) const { return burst_.verdict[i]; }
+  Bytes output(uint32_t i) const {
+    return Bytes(burst_.frame[i], burst_.frame[i] + burst_.length[i]);
+  }
+  const Burst& burst() const { return burst_; }
+
+ private:
+  WorkerCounters& counters_;
+  std::vector<Bytes> storage_;
+  Burst burst_{};
+};
+
+}  // namespace maglev::testing
