@@ -1,0 +1,296 @@
+#include "dataplane/dataplane.h"
+
+#include <poll.h>
+#include <rte_launch.h>
+#include <rte_lcore.h>
+#include <signal.h>
+#include <sys/inotify.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <rte_mbuf.h>
+#include <spdlog/spdlog.h>
+
+namespace maglev {
+namespace {
+
+// Limits of one dataplane: they size the counter arrays of each worker (32 bytes an entry).
+constexpr uint32_t kMaxVipCounters = 16384;
+constexpr uint32_t kMaxBackendCounters = 131072;
+
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kReportInterval_ns = 100 * kMillisecond;
+constexpr uint64_t kPortCheckInterval_ns = 1000 * kMillisecond;
+// How often the main thread looks whether workers have moved on; and how long it sleeps otherwise.
+constexpr int kWaitingForWorkers_ms = 1;
+constexpr int kIdle_ms = 50;
+
+uint64_t boottime_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+std::vector<VipPrefix> prefixes_of(const Snapshot* snapshot) {
+  std::vector<VipPrefix> prefixes;
+  if (snapshot == nullptr) return prefixes;
+  for (const VipRecord& vip : snapshot->vip_records()) {
+    prefixes.push_back({vip.address, vip.family,
+                        static_cast<uint8_t>(vip.family == AddressFamily::kIpv4 ? 32 : 128)});
+  }
+  return prefixes;
+}
+
+constexpr uint32_t kPacketBufferBytes = RTE_MBUF_DEFAULT_BUF_SIZE + 256;  // with its headers
+
+uint32_t packet_buffer_count(const DataplaneSettings& settings) {
+  return settings.packet_buffers != 0 ? settings.packet_buffers : default_packet_buffers(settings);
+}
+
+rte_mempool* make_packet_buffers(const DataplaneSettings& settings) {
+  constexpr uint32_t kCachePerCore = 256;
+  return rte_pktmbuf_pool_create(
+      "packets", packet_buffer_count(settings), kCachePerCore, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
+      static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore)));
+}
+
+}  // namespace
+
+Dataplane::Dataplane(const DataplaneSettings& settings)
+    : settings_(settings),
+      memory_(static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore))),
+      vip_counters_(kMaxVipCounters,
+                    [this](uint32_t i) { clear_counters(&WorkerCounters::vips, i); }),
+      backend_counters_(kMaxBackendCounters,
+                        [this](uint32_t i) { clear_counters(&WorkerCounters::backends, i); }),
+      snapshots_(settings.total_queues()),
+      adopter_(settings.directory, {}, vip_counters_, backend_counters_, &memory_),
+      started_ns_(boottime_ns()) {}
+
+Dataplane::~Dataplane() {
+  stop_ = true;
+  rte_eal_mp_wait_lcore();
+  for (Port& port : ports_) port.stop();
+}
+
+std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
+    const DataplaneSettings& settings, const std::string& steering_program) {
+  std::unique_ptr<Dataplane> dataplane(new Dataplane(settings));
+  // The first snapshot comes before the ports start: the guard in front of the kernel must know the
+  // VIPs before the stale steering program goes.
+  if (auto ok = dataplane->find_ports(); !ok) return std::unexpected(ok.error());
+  dataplane->adopt();
+  if (auto ok = dataplane->prepare_steering(steering_program); !ok) {
+    return std::unexpected(ok.error());
+  }
+  if (auto ok = dataplane->start_ports(); !ok) return std::unexpected(ok.error());
+  dataplane->make_workers();
+  return dataplane;
+}
+
+std::expected<void, std::string> Dataplane::find_ports() {
+  for (const PortSettings& settings : settings_.ports) {
+    auto port = Port::find(settings);
+    if (!port) return std::unexpected(port.error());
+    ports_.push_back(std::move(*port));
+    port_facts_.push_back(ports_.back().facts());
+  }
+  adopter_.set_ports(port_facts_);
+  return {};
+}
+
+std::expected<void, std::string> Dataplane::prepare_steering(const std::string& steering_program) {
+  const std::vector<VipPrefix> vips = prefixes_of(snapshots_.owner().get());
+  for (uint32_t p = 0; p < ports_.size(); ++p) {
+    if (!is_af_xdp(ports_[p].settings())) continue;
+    auto steering =
+        Steering::prepare(af_xdp_interface(ports_[p].settings()), steering_program, vips);
+    if (!steering) return std::unexpected(steering.error());
+    steered_.push_back({p, std::move(*steering)});
+  }
+  return {};
+}
+
+std::expected<void, std::string> Dataplane::start_ports() {
+  rte_mempool* buffers = make_packet_buffers(settings_);
+  if (buffers == nullptr) {
+    return std::unexpected(fmt::format(
+        "{} packet buffers ({} MiB) do not fit dataplane.memory_mib {}: raise it, or lower the "
+        "ports' descriptors or dataplane.packet_buffers",
+        packet_buffer_count(settings_), packet_buffer_count(settings_) * kPacketBufferBytes >> 20,
+        settings_.memory_mib));
+  }
+  for (Port& port : ports_) {
+    if (auto ok = port.configure(settings_.total_queues(), buffers); !ok) return ok;
+    if (auto ok = port.start(); !ok) return ok;
+  }
+  for (SteeredPort& steered : steered_) {
+    if (auto ok = steered.steering.bind(); !ok) return ok;
+  }
+  return {};
+}
+
+void Dataplane::make_workers() {
+  uint32_t core = 0;
+  for (uint32_t p = 0; p < ports_.size(); ++p) {
+    for (uint32_t q = 0; q < ports_[p].receive_queues(); ++q, ++core) {
+      WorkerCounters& counters = counters_.emplace_back();
+      std::pmr::polymorphic_allocator<FlowCounters> allocator(&memory_);
+      counters.vips = allocator.allocate(kMaxVipCounters);
+      counters.backends = allocator.allocate(kMaxBackendCounters);
+      std::uninitialized_value_construct_n(counters.vips, kMaxVipCounters);
+      std::uninitialized_value_construct_n(counters.backends, kMaxBackendCounters);
+
+      std::vector<TransmitQueue> ways_out;
+      for (Port& port : ports_) ways_out.push_back(port.transmit_queue(core));
+      const WorkerPlace place{settings_.cores[core].lcore, p, ports_[p].device(),
+                              static_cast<uint16_t>(q)};
+      workers_.emplace_back(place, std::move(ways_out), counters, snapshots_, core, stop_);
+    }
+  }
+}
+
+void Dataplane::clear_counters(FlowCounters* WorkerCounters::*counters, uint32_t index) {
+  for (WorkerCounters& worker : counters_) {
+    FlowCounters& flow = (worker.*counters)[index];
+    for (Counter* c : {&flow.forwarded_packets, &flow.forwarded_bytes, &flow.dropped_packets,
+                       &flow.dropped_bytes}) {
+      c->set(0);
+    }
+  }
+}
+
+std::expected<void, std::string> Dataplane::run() {
+  for (Worker& worker : workers_) {
+    const auto entry = [](void* self) {
+      static_cast<Worker*>(self)->run();
+      return 0;
+    };
+    if (int error = rte_eal_remote_launch(entry, &worker, worker.place().lcore); error != 0) {
+      return std::unexpected(fmt::format("cannot start a worker on core {}: {}",
+                                         worker.place().lcore, std::strerror(-error)));
+    }
+  }
+  sigset_t stop_signals;
+  sigemptyset(&stop_signals);
+  sigaddset(&stop_signals, SIGTERM);
+  sigaddset(&stop_signals, SIGINT);
+  const FileDescriptor signals(signalfd(-1, &stop_signals, SFD_CLOEXEC));
+  const FileDescriptor changes(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (signals.get() < 0 || changes.get() < 0 ||
+      inotify_add_watch(changes.get(), settings_.directory.c_str(), IN_MOVED_TO) < 0) {
+    return std::unexpected(
+        fmt::format("cannot watch {}: {}", settings_.directory, std::strerror(errno)));
+  }
+  spdlog::info("ready: {} workers", workers_.size());
+  pollfd events[] = {{signals.get(), POLLIN, 0}, {changes.get(), POLLIN, 0}};
+  while (true) {
+    const bool waiting = publication_pending_ || snapshots_.retired_count() > 0;
+    poll(events, std::size(events), waiting ? kWaitingForWorkers_ms : kIdle_ms);
+    if ((events[0].revents & POLLIN) != 0) break;
+    alignas(inotify_event) char names[4096];
+    while (read(changes.get(), names, sizeof names) > 0) {
+    }
+    tick();
+  }
+  spdlog::info(
+      "stopping; steering programs stay in place and drop VIP traffic until the next "
+      "start (maglev-dataplane --detach removes them)");
+  return {};
+}
+
+// Whatever woke the main thread: what is new is adopted, what is due is done.
+void Dataplane::tick() {
+  snapshots_.reclaim();
+  adopt();
+  if (publication_pending_ && all_workers_use_current()) finish_publication();
+  const uint64_t now_ns = boottime_ns();
+  if (now_ns >= next_port_check_ns_) {
+    check_ports();
+    next_port_check_ns_ = now_ns + kPortCheckInterval_ns;
+  }
+  if (now_ns >= next_report_ns_) write_report();
+}
+
+void Dataplane::adopt() {
+  if (!snapshots_.may_publish()) {
+    if (!told_stuck_) spdlog::error("a worker is stuck: further generations wait for it");
+    told_stuck_ = true;
+    return;
+  }
+  told_stuck_ = false;
+  if (auto snapshot = adopter_.poll(); snapshot != nullptr) publish(std::move(snapshot));
+  if (adopter_.refused_roots() != refusals_told_) {
+    refusals_told_ = adopter_.refused_roots();
+    spdlog::error("refused: {}", adopter_.last_refusal());
+    next_report_ns_ = 0;
+  }
+}
+
+void Dataplane::publish(std::shared_ptr<const Snapshot> snapshot) {
+  const std::vector<VipPrefix> vips = prefixes_of(snapshot.get());
+  for (SteeredPort& steered : steered_) {
+    if (auto ok = steered.steering.add_vips(vips); !ok) spdlog::error("{}", ok.error());
+  }
+  snapshots_.publish(std::move(snapshot));
+  publication_pending_ = true;
+}
+
+bool Dataplane::all_workers_use_current() const {
+  const uint64_t current = snapshots_.owner()->generation();
+  return std::ranges::all_of(counters_, [current](const WorkerCounters& worker) {
+    return worker.generation.get() == current;
+  });
+}
+
+void Dataplane::finish_publication() {
+  publication_pending_ = false;
+  const std::vector<VipPrefix> vips = prefixes_of(snapshots_.owner().get());
+  for (SteeredPort& steered : steered_) {
+    if (auto ok = steered.steering.set_vips(vips); !ok) spdlog::error("{}", ok.error());
+  }
+  next_report_ns_ = 0;
+}
+
+void Dataplane::check_ports() {
+  std::vector<PortFacts> now;
+  for (const Port& port : ports_) now.push_back(port.facts());
+  if (now == port_facts_) return;
+  spdlog::info("a port's MAC address or MTU has changed");
+  port_facts_ = now;
+  adopter_.set_ports(std::move(now));
+}
+
+void Dataplane::write_report() {
+  Report report;
+  report.started_ns = started_ns_;
+  report.written_ns = boottime_ns();
+  const Snapshot* snapshot = snapshots_.owner().get();
+  report.adopted_generation = snapshot == nullptr ? 0 : snapshot->generation();
+  report.refused_roots = adopter_.refused_roots();
+  report.last_refusal = adopter_.last_refusal();
+  std::vector<WorkerState> states;
+  for (const Worker& worker : workers_) {
+    states.push_back(
+        {worker.place().lcore, worker.place().port, worker.place().queue, &worker.counters()});
+  }
+  report_counters(states, snapshot, report);
+  for (const Port& port : ports_) report.ports.push_back(port.report());
+  for (const SteeredPort& steered : steered_) {
+    const auto counters = steered.steering.counters();
+    if (!counters) continue;
+    report.ports[steered.port].steering_dropped = counters->dropped + counters->guarded;
+  }
+  if (auto ok = maglev::write_report(settings_.directory, report); !ok) {
+    spdlog::error("{}", ok.error());
+  }
+  next_report_ns_ = report.written_ns + kReportInterval_ns;
+}
+
+}  // namespace maglev

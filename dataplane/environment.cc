@@ -1,0 +1,117 @@
+#include "dataplane/environment.h"
+
+#include <fcntl.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "dataplane/port.h"
+#include "tables/published.h"
+
+namespace maglev {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMib = 1u << 20;
+
+uint64_t free_hugepage_mib() {
+  uint64_t bytes = 0;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("/sys/kernel/mm/hugepages", none)) {
+    uint64_t size_kib = 0;
+    uint64_t free_pages = 0;
+    const std::string name = entry.path().filename();  // hugepages-2048kB
+    if (std::sscanf(name.c_str(), "hugepages-%lukB", &size_kib) != 1) continue;
+    std::ifstream(entry.path() / "free_hugepages") >> free_pages;
+    bytes += size_kib * 1024 * free_pages;
+  }
+  return bytes / kMib;
+}
+
+std::string cores_option(const DataplaneSettings& settings) {
+  std::string option =
+      fmt::format("--lcores={}@{}", settings.main_core.lcore, settings.main_core.processor);
+  for (uint32_t i = 0; i < settings.total_queues(); ++i) {
+    option += fmt::format(",{}@{}", settings.cores[i].lcore, settings.cores[i].processor);
+  }
+  return option;
+}
+
+std::vector<std::string> eal_arguments(const DataplaneSettings& settings,
+                                       const std::string& steering_program) {
+  // --in-memory: no file is left behind in hugetlbfs, whatever the process dies of.
+  std::vector<std::string> arguments = {"maglev-dataplane",
+                                        "--in-memory",
+                                        "--no-telemetry",
+                                        "--log-level=lib.eal:warning",
+                                        cores_option(settings),
+                                        fmt::format("--main-lcore={}", settings.main_core.lcore),
+                                        "-m",
+                                        fmt::format("{}", settings.memory_mib)};
+  if (!settings.hugepages) arguments.push_back("--no-huge");
+  const auto is_pci = [](const PortSettings& port) { return is_pci_address(port.device); };
+  if (std::ranges::none_of(settings.ports, is_pci)) arguments.push_back("--no-pci");
+  for (const PortSettings& port : settings.ports) {
+    arguments.push_back(fmt::format("{}={}", is_pci(port) ? "--allow" : "--vdev",
+                                    device_arguments(port, steering_program)));
+  }
+  arguments.insert(arguments.end(), settings.eal_options.begin(), settings.eal_options.end());
+  return arguments;
+}
+
+}  // namespace
+
+std::expected<void, std::string> lock_directory(const std::string& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) {
+    return std::unexpected(fmt::format("cannot make {}: {}", directory, error.message()));
+  }
+  const std::string path = fmt::format("{}/{}", directory, kDataplaneLockFileName);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return std::unexpected(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+  }
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+    return std::unexpected(
+        fmt::format("another maglev-dataplane works on {}: stop it first, or give this one another "
+                    "directory",
+                    directory));
+  }
+  return {};  // fd stays open for the life of the process: the kernel releases the lock with it
+}
+
+std::expected<void, std::string> start_eal(const DataplaneSettings& settings,
+                                           const std::string& steering_program) {
+  const uint64_t free_mib = free_hugepage_mib();
+  if (settings.hugepages && free_mib < settings.memory_mib) {
+    return std::unexpected(fmt::format(
+        "dataplane.memory_mib asks for {} MiB of hugepages, {} MiB are free: write {} more pages "
+        "to /proc/sys/vm/nr_hugepages, or set dataplane.hugepages to false for a trial",
+        settings.memory_mib, free_mib, (settings.memory_mib - free_mib + 1) / 2));
+  }
+  std::vector<std::string> arguments = eal_arguments(settings, steering_program);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  if (rte_eal_init(static_cast<int>(argv.size()), argv.data()) < 0) {
+    return std::unexpected(fmt::format("DPDK does not start with '{}': {} (see its messages above)",
+                                       fmt::join(arguments, " "), rte_strerror(rte_errno)));
+  }
+  return {};
+}
+
+}  // namespace maglev
