@@ -1,0 +1,204 @@
+#include "control/api_views.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "control/json_form.h"
+
+namespace maglev {
+namespace {
+
+std::string_view health_text(const PoolSettings& settings, HealthVerdict verdict) {
+  if (settings.health.type == HealthType::kNone) return "unchecked";
+  switch (verdict) {
+    case HealthVerdict::kUp:
+      return "up";
+    case HealthVerdict::kDown:
+      return "down";
+    case HealthVerdict::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+Json view_next_hop(const NextHop& hop) {
+  return {{"resolved", hop.resolved},
+          {"mac", hop.resolved ? format_mac(hop.mac) : ""},
+          {"interface", hop.interface},
+          {"reason", hop.reason}};
+}
+
+// `source` follows the name everywhere.
+Json with_source(Json form, Source source) {
+  Json view = {{"name", form["name"]}, {"source", to_text(source)}};
+  view.update(form);
+  return view;
+}
+
+Json view_count(const PacketCount& count) {
+  return {{"packets", count.packets}, {"bytes", count.bytes}};
+}
+
+Json view_verdicts(const Report& report, const std::vector<uint64_t>& counts) {
+  Json view = Json::object();
+  for (size_t i = 0; i < counts.size(); ++i) view[report.verdicts[i]] = counts[i];
+  return view;
+}
+
+std::vector<uint64_t> verdicts_of_worker(const Report& report, size_t worker) {
+  const auto first =
+      report.verdict_counts.begin() + static_cast<ptrdiff_t>(worker * report.verdicts.size());
+  return {first, first + static_cast<ptrdiff_t>(report.verdicts.size())};
+}
+
+Json view_worker(const Report& report, const WorkerReport& worker) {
+  return {{"lcore", worker.lcore},
+          {"port", report.ports[worker.port].name},
+          {"queue", worker.queue},
+          {"generation", worker.generation},
+          {"polls", worker.polls}};
+}
+
+Json view_port(const PortReport& port) {
+  return {{"name", port.name},
+          {"link_up", port.link_up},
+          {"receive_missed", port.receive_missed},
+          {"receive_errors", port.receive_errors},
+          {"no_buffer", port.no_buffer},
+          {"steering_dropped", port.steering_dropped}};
+}
+
+}  // namespace
+
+Json view_status(const Controller& controller, const DataplaneStatus& dataplane) {
+  Json workers = Json::array();
+  uint64_t refused_roots = 0;
+  std::string last_refusal;
+  if (dataplane.report) {
+    refused_roots = dataplane.report->refused_roots;
+    last_refusal = dataplane.report->last_refusal;
+    for (size_t i = 0; i < dataplane.report->workers.size(); ++i) {
+      Json worker = view_worker(*dataplane.report, dataplane.report->workers[i]);
+      worker["progress"] = dataplane.running && dataplane.progress[i];
+      workers.push_back(std::move(worker));
+    }
+  }
+  size_t backends = 0;
+  size_t in_tables = 0;
+  size_t unresolved = 0;
+  for (const auto& [name, pool] : controller.model().pools()) {
+    backends += pool.backends.size();
+    if (const PlannedPool* plan = controller.planned(name)) {
+      in_tables += plan->membership.members.size();
+      unresolved += plan->unresolved;
+    }
+  }
+  return {{"version", MAGLEV_VERSION},
+          {"generation", controller.generation()},
+          {"adopted_generation", dataplane.adopted_generation()},
+          {"dataplane",
+           {{"running", dataplane.running},
+            {"report_age_ms", dataplane.report_age_ms()},
+            {"refused_roots", refused_roots},
+            {"last_refusal", last_refusal}}},
+          {"workers", std::move(workers)},
+          {"pools", controller.model().pools().size()},
+          {"vips", controller.model().vips().size()},
+          {"backends", backends},
+          {"backends_in_tables", in_tables},
+          {"next_hops_unresolved", unresolved}};
+}
+
+Json view_stats(const Report& report, uint64_t adopted_generation) {
+  PacketCount received;
+  std::vector<uint64_t> verdicts(report.verdicts.size());
+  Json workers = Json::array();
+  for (size_t i = 0; i < report.workers.size(); ++i) {
+    const WorkerReport& worker = report.workers[i];
+    const std::vector<uint64_t> counts = verdicts_of_worker(report, i);
+    received.packets += worker.received.packets;
+    received.bytes += worker.received.bytes;
+    std::ranges::transform(counts, verdicts, verdicts.begin(), std::plus<>());
+    Json view = view_worker(report, worker);
+    view["empty_polls"] = worker.empty_polls;
+    view["received"] = view_count(worker.received);
+    view["verdicts"] = view_verdicts(report, counts);
+    workers.push_back(std::move(view));
+  }
+  Json ports = Json::array();
+  for (const PortReport& port : report.ports) ports.push_back(view_port(port));
+  const auto view_named = [](const NamedCount& count) {
+    Json view = Json::object();
+    if (!count.pool.empty()) view["pool"] = count.pool;
+    view["name"] = count.name;
+    view["forwarded"] = view_count(count.forwarded);
+    view["dropped"] = view_count(count.dropped);
+    return view;
+  };
+  Json vips = Json::array();
+  for (const NamedCount& vip : report.vips) vips.push_back(view_named(vip));
+  Json backends = Json::array();
+  for (const NamedCount& backend : report.backends) backends.push_back(view_named(backend));
+  return {{"started_ns", report.started_ns},
+          {"written_ns", report.written_ns},
+          {"adopted_generation", adopted_generation},
+          {"received", view_count(received)},
+          {"verdicts", view_verdicts(report, verdicts)},
+          {"workers", std::move(workers)},
+          {"ports", std::move(ports)},
+          {"vips", std::move(vips)},
+          {"backends", std::move(backends)}};
+}
+
+Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool) {
+  Json view = with_source(to_json(name, pool.settings), pool.settings.source);
+  view.erase("health");
+  const PlannedPool* plan = controller.planned(name);
+  view["table"] = plan != nullptr ? plan->table.hex() : "";
+  view["fail_open"] = plan != nullptr && plan->membership.fail_open;
+  view["backend_count"] = pool.backends.size();
+  view["in_table_count"] = plan != nullptr ? plan->membership.members.size() : 0;
+  return view;
+}
+
+Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool) {
+  const PlannedPool* plan = controller.planned(pool_name);
+  static const Membership kNothingPlanned;
+  const auto& members = plan != nullptr ? plan->membership.members : kNothingPlanned.members;
+  const double all_weights =
+      std::accumulate(members.begin(), members.end(), 0.0,
+                      [](double sum, const WeightedName& member) { return sum + member.weight; });
+
+  Json views = Json::array();
+  for (const auto& [name, backend] : pool.backends) {
+    const Health health = controller.health_of(pool_name, name);
+    const bool is_checked = pool.settings.health.type != HealthType::kNone;
+    Json view = with_source(to_json(name, backend), backend.source);
+    view["health"] = health_text(pool.settings, health.verdict);
+    view["health_reason"] = is_checked ? health.reason : "";
+    const auto member = std::ranges::lower_bound(members, name, {}, &WeightedName::name);
+    const bool in_table = member != members.end() && member->name == name;
+    const auto place = static_cast<size_t>(member - members.begin());
+    const uint32_t slots = in_table ? plan->owned_slots[place] : 0;
+    view["in_table"] = in_table;
+    view["slots"] = slots;
+    view["share"] = in_table ? double(slots) / plan->table_size : 0.0;
+    view["wanted_share"] = in_table ? member->weight / all_weights : 0.0;
+    view["next_hop"] = view_next_hop(controller.way_out_of(backend.address).next_hop);
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+Json view_pool(const Controller& controller, const std::string& name, const Pool& pool) {
+  Json view = view_pool_summary(controller, name, pool);
+  view["health"] = to_json(pool.settings.health);
+  view["backends"] = view_backends(controller, name, pool);
+  return view;
+}
+
+Json view_vip(const std::string& name, const Vip& vip) {
+  return with_source(to_json(name, vip), vip.source);
+}
+
+}  // namespace maglev

@@ -1,0 +1,22 @@
+// What the control socket shows, as JSON; the shapes are in docs/control-socket.md. Pure functions
+// of what they are given; thread: the controller's.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "control/controller.h"
+#include "control/dataplane_report.h"
+
+namespace maglev {
+
+using Json = nlohmann::ordered_json;
+
+Json view_status(const Controller& controller, const DataplaneStatus& dataplane);
+Json view_stats(const Report& report, uint64_t adopted_generation);
+Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool);
+Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
+Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
+Json view_vip(const std::string& name, const Vip& vip);
+
+}  // namespace maglev

@@ -1,0 +1,116 @@
+// The configuration file: what the operator wants, read whole and checked whole.
+//
+// The same rules serve the bodies of the control socket: JSON is a subset of YAML, so a body goes
+// through the same readers. Readers note mistakes at the cursor, with their place; what they return
+// is good only when no mistake was noted. Pure functions, any thread.
+#pragma once
+
+#include <boost/asio/ip/address_v4.hpp>
+#include <cstdint>
+#include <expected>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/health.h"
+#include "tables/prime.h"
+#include "tables/published.h"
+#include "tables/settings.h"
+#include "tables/yaml_cursor.h"
+
+namespace maglev {
+
+// Whether the configuration file or the control socket set something.
+enum class Source : uint8_t { kFile, kSocket };
+
+// What the operator wants of a backend; what checks find is kept apart from it.
+enum class BackendState : uint8_t {
+  kReady,
+  kDrain,        // no slots; meant to come back or to be removed
+  kMaintenance,  // no slots; meant to come back
+};
+
+inline constexpr uint32_t kMaxWeight = 1000000;
+
+struct Backend {
+  boost::asio::ip::address_v4 address;
+  uint32_t weight = 1;  // 0: owns no slot
+  BackendState state = BackendState::kReady;
+  Source source = Source::kFile;
+  bool operator==(const Backend&) const = default;
+};
+
+struct BackendPatch {
+  std::optional<uint32_t> weight;
+  std::optional<BackendState> state;
+  bool operator==(const BackendPatch&) const = default;
+};
+
+struct PoolSettings {
+  uint32_t table_size = kDefaultTableSize;
+  uint32_t min_healthy = 1;
+  HealthSettings health;
+  Source source = Source::kFile;
+  bool operator==(const PoolSettings&) const = default;
+};
+
+struct Pool {
+  PoolSettings settings;
+  std::map<std::string, Backend, std::less<>> backends;  // by name
+  bool operator==(const Pool&) const = default;
+};
+
+struct Vip {
+  boost::asio::ip::address_v4 address;
+  VipProtocol protocol = VipProtocol::kTcp;
+  uint16_t port = kAnyPort;
+  std::string pool;
+  Encapsulation encapsulation = Encapsulation::kIpInIp;
+  HashPolicy hash = HashPolicy::kFiveTuple;
+  Source source = Source::kFile;
+  bool operator==(const Vip&) const = default;
+};
+
+template <typename T>
+T by_socket(T value) {
+  value.source = Source::kSocket;
+  return value;
+}
+
+template <typename T>
+using ByName = std::map<std::string, T, std::less<>>;
+template <typename T>
+using Named = std::pair<std::string, T>;
+
+struct Configuration {
+  std::string directory;        // shared with the dataplane
+  std::string state_directory;  // control's own
+  std::string socket;           // path
+  uint64_t hash_seed = 0;       // secret: never logged, never shown
+  std::vector<PortSettings> ports;
+  ByName<Pool> pools;
+  ByName<Vip> vips;
+};
+
+// All mistakes, each "FILE:LINE:COLUMN: what is wrong", or the configuration.
+std::expected<Configuration, std::vector<std::string>> read_configuration(
+    std::string_view text, const std::string& file_name);
+
+Named<Pool> read_pool(const YamlCursor& cursor);
+Named<Backend> read_backend(const YamlCursor& cursor);
+Named<Vip> read_vip(const YamlCursor& cursor);
+BackendPatch read_backend_patch(const YamlCursor& cursor);
+
+// That a pool's table has a slot for each backend that could own one; else a sentence. For a change
+// still to come, owners_more tells by how much it alters the number of such backends.
+std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_more = 0);
+
+std::string_view to_text(Source source);
+std::string_view to_text(BackendState state);
+std::string_view to_text(VipProtocol protocol);
+std::string_view to_text(HashPolicy hash);
+std::string_view to_text(Encapsulation encapsulation);
+
+}  // namespace maglev

@@ -1,0 +1,362 @@
+#include "control/controller.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace maglev {
+namespace {
+
+using std::chrono::milliseconds;
+namespace ip = boost::asio::ip;
+
+// Bounds on how long the first publication waits. Until then the tables of the last run serve.
+constexpr milliseconds kLongestHoldForChecks{10000};
+constexpr milliseconds kLongestHoldForNextHops{1000};
+constexpr milliseconds kRetryAfter{1000};
+
+// A larger one can only come from damage, and would use up the numbers.
+constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
+
+uint64_t sane_generation(uint64_t generation, std::string_view where) {
+  if (generation <= kMaxGeneration) return generation;
+  spdlog::warn("generation {} in the {} is out of range and is not looked at", generation, where);
+  return 0;
+}
+
+std::string target_text(const Backend& backend, const HealthSettings& health) {
+  return fmt::format("{}:{}", backend.address.to_string(), health.port);
+}
+
+bool changes_targets(const Override& change) {
+  return change.key.kind != OverrideKey::Kind::kVip &&
+         !std::holds_alternative<BackendPatch>(change.value);
+}
+
+}  // namespace
+
+Controller::Controller(Configuration configuration, State::Opened state,
+                       std::unique_ptr<Publisher> publisher, uint64_t reported_generation,
+                       Senses senses)
+    : configuration_(std::move(configuration)),
+      state_(std::move(state.state)),
+      publisher_(std::move(publisher)),
+      senses_(std::move(senses)),
+      model_(configuration_.pools, configuration_.vips),
+      numberings_(std::move(state.remembered.numberings)),
+      reported_generation_(sane_generation(reported_generation, "report")) {
+  for (RememberedVerdict& known : state.remembered.verdicts) {
+    const std::pair key(known.pool, known.backend);
+    verdicts_.insert_or_assign(key, std::move(known));
+  }
+  if (!publisher_->root().empty()) {
+    const auto root = check_root_file(publisher_->root());
+    published_generation_ = sane_generation(root->generation, "root");
+    if (root->hash_seed != configuration_.hash_seed) {
+      spdlog::warn("hash_seed differs from the one in use until now: most connections will move");
+    }
+  }
+  largest_generation_ = std::max({sane_generation(state.remembered.generation, "durable state"),
+                                  published_generation_, reported_generation_});
+  restore_overrides(state.remembered.overrides);
+  const auto now = senses_.now();
+  hold_checks_until_ = now;
+  hold_next_hops_until_ = now + kLongestHoldForNextHops;
+  renew_senses();
+  for (const auto& [name, pool] : model_.pools()) {
+    start_settling(name, pool);
+    dirty_pools_.insert(name);
+  }
+  for (const auto& [name, settling] : settling_) {
+    hold_checks_until_ = std::max(hold_checks_until_, settling.deadline);
+  }
+  hold_checks_until_ = std::min(hold_checks_until_, now + kLongestHoldForChecks);
+  tick();
+}
+
+void Controller::restore_overrides(const Overrides& remembered) {
+  Overrides forgotten;
+  for (const Model::Dropped& dropped : model_.restore(remembered)) {
+    const OverrideKey& key = dropped.key;
+    spdlog::warn("what was set by socket for {}{}{} no longer counts: {}", key.pool,
+                 key.pool.empty() ? "" : "/", key.name, dropped.why);
+    forgotten.push_back({key, Forgotten{}});
+  }
+  if (const auto saved = state_->save_overrides(forgotten); !saved) spdlog::error(saved.error());
+}
+
+const PlannedPool* Controller::planned(std::string_view pool) const {
+  const auto plan = planned_.find(pool);
+  return plan == planned_.end() ? nullptr : &plan->second;
+}
+
+Health Controller::health_of(std::string_view pool, std::string_view backend) const {
+  return senses_.health_of(pool, backend);
+}
+
+WayOut Controller::way_out_of(ip::address_v4 address) const {
+  return find_way_out(senses_.next_hop_of(address), configuration_.ports);
+}
+
+// Makes checks and next hops follow the backends there are.
+void Controller::renew_senses() {
+  std::vector<HealthTarget> targets;
+  std::set<ip::address_v4> addresses;
+  decltype(verdicts_) kept;
+  for (const auto& [name, pool] : model_.pools()) {
+    const HealthSettings& health = pool.settings.health;
+    for (const auto& [backend_name, backend] : pool.backends) {
+      addresses.insert(backend.address);
+      if (health.type == HealthType::kNone) continue;
+      HealthTarget target{name, backend_name, backend.address, health, HealthVerdict::kUnknown};
+      const auto known = verdicts_.find({name, backend_name});
+      if (known != verdicts_.end() && known->second.target == target_text(backend, health)) {
+        target.initial = known->second.verdict;
+        kept.insert(verdicts_.extract(known));
+      }
+      targets.push_back(std::move(target));
+    }
+  }
+  for (auto& [key, verdict] : verdicts_) {
+    verdict.verdict = HealthVerdict::kUnknown;
+    unsaved_verdicts_.push_back(std::move(verdict));
+  }
+  verdicts_ = std::move(kept);
+  senses_.check(targets);
+  senses_.watch(addresses);
+}
+
+void Controller::start_settling(const std::string& name, const Pool& pool) {
+  const HealthSettings& health = pool.settings.health;
+  if (health.type == HealthType::kNone) return;
+  // Intervals are jittered by a tenth, so this is the latest time a first result may come.
+  const milliseconds longest(health.interval_ms + health.interval_ms / 10 + health.timeout_ms);
+  Settling settling{senses_.now() + longest + kTick, {}};
+  for (const auto& [backend_name, backend] : pool.backends) {
+    if (senses_.health_of(name, backend_name).verdict == HealthVerdict::kUnknown) {
+      settling.unchecked.insert(backend_name);
+    }
+  }
+  if (!settling.unchecked.empty()) settling_.insert_or_assign(name, std::move(settling));
+}
+
+void Controller::end_settling() {
+  const auto now = senses_.now();
+  for (auto settling = settling_.begin(); settling != settling_.end();) {
+    if (settling->second.deadline > now && !settling->second.unchecked.empty()) {
+      ++settling;
+      continue;
+    }
+    dirty_pools_.insert(settling->first);
+    settling = settling_.erase(settling);
+  }
+}
+
+bool Controller::must_hold() const {
+  const auto now = senses_.now();
+  if (!settling_.empty() && now < hold_checks_until_) return true;
+  if (now >= hold_next_hops_until_) return false;
+  return std::ranges::any_of(model_.pools(), [&](const auto& pool) {
+    return std::ranges::any_of(pool.second.backends, [&](const auto& backend) {
+      return !senses_.next_hop_of(backend.second.address).resolved;
+    });
+  });
+}
+
+std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Refusal> planned) {
+  if (!planned) return std::unexpected(planned.error());
+  if (const auto saved = state_->save_overrides(*planned); !saved) {
+    spdlog::error(saved.error());
+    return std::unexpected(Refusal{"not_saved", saved.error()});
+  }
+  model_.apply(*planned);
+  root_is_dirty_ = true;
+  if (std::ranges::any_of(*planned, changes_targets)) renew_senses();
+  for (const Override& change : *planned) {
+    if (change.key.kind == OverrideKey::Kind::kVip) continue;
+    const bool is_pool = change.key.kind == OverrideKey::Kind::kPool;
+    const std::string& name = is_pool ? change.key.name : change.key.pool;
+    dirty_pools_.insert(name);
+    if (is_pool) settling_.erase(name);
+    const auto pool = model_.pools().find(name);
+    if (is_pool && pool != model_.pools().end()) start_settling(name, pool->second);
+  }
+  is_held_ = false;
+  if (const auto published = publish(); !published) {
+    return std::unexpected(Refusal{
+        "not_published", fmt::format("the change is saved and will be published when it can be: {}",
+                                     published.error())});
+  }
+  return published_generation_;
+}
+
+void Controller::health_changed(const std::string& pool, const std::string& backend,
+                                const Health& health) {
+  const auto where = model_.pools().find(pool);
+  if (where == model_.pools().end()) return;
+  const auto target = where->second.backends.find(backend);
+  if (target == where->second.backends.end()) return;
+  spdlog::info("backend {}/{} is {}: {}", pool, backend,
+               health.verdict == HealthVerdict::kUp ? "up" : "down", health.reason);
+  const RememberedVerdict verdict{
+      pool, backend, target_text(target->second, where->second.settings.health), health.verdict};
+  verdicts_.insert_or_assign({pool, backend}, verdict);
+  unsaved_verdicts_.push_back(verdict);
+  if (const auto settling = settling_.find(pool); settling != settling_.end()) {
+    settling->second.unchecked.erase(backend);
+  }
+  dirty_pools_.insert(pool);
+}
+
+void Controller::next_hops_changed(const std::vector<ip::address_v4>& addresses) {
+  const std::set<ip::address_v4> changed(addresses.begin(), addresses.end());
+  for (const auto& [name, pool] : model_.pools()) {
+    for (const auto& [backend_name, backend] : pool.backends) {
+      if (!changed.contains(backend.address)) continue;
+      const WayOut way_out = way_out_of(backend.address);
+      const NextHop& hop = way_out.next_hop;
+      spdlog::info("next hop of backend {}/{}: {}", name, backend_name,
+                   hop.resolved ? fmt::format("{} out of {}", format_mac(hop.mac), hop.interface)
+                                : "unresolved, " + hop.reason);
+      dirty_pools_.insert(name);
+    }
+  }
+}
+
+void Controller::tick() {
+  end_settling();
+  if (dirty_pools_.empty() && !root_is_dirty_ && unsaved_verdicts_.empty()) return;
+  if (is_held_ && must_hold()) return;
+  is_held_ = false;
+  if (senses_.now() < retry_at_) return;
+  if (publish()) last_failure_.clear();
+}
+
+std::expected<void, std::string> Controller::publish() {
+  auto done = plan_dirty_pools();
+  if (done) done = write_planned_files();
+  if (done && !is_published()) {
+    // Saved before it is visible, so that no later process can use the number again.
+    ++largest_generation_;
+    save_publication();
+    done = write_root();
+  } else if (done) {
+    save_publication();
+  }
+  root_is_dirty_ = !done;
+  if (done) return {};
+  retry_at_ = senses_.now() + kRetryAfter;
+  if (done.error() != last_failure_) spdlog::error("cannot publish: {}", done.error());
+  last_failure_ = done.error();
+  return done;
+}
+
+// Whether the root in place already says what is planned.
+bool Controller::is_published() const {
+  return published_generation_ > 0 && published_generation_ >= reported_generation_ &&
+         publisher_->root() ==
+             plan_root(published_generation_, configuration_.hash_seed, planned_, model_.vips());
+}
+
+void Controller::save_publication() {
+  State::Publication publication{largest_generation_, {}, std::exchange(unsaved_verdicts_, {})};
+  for (const std::string& name : std::exchange(unsaved_numberings_, {})) {
+    const auto numbering = numberings_.find(name);
+    publication.numberings.emplace(name,
+                                   numbering == numberings_.end() ? nullptr : &numbering->second);
+  }
+  const bool is_new = largest_generation_ != saved_generation_ || !publication.numberings.empty() ||
+                      !publication.verdicts.empty();
+  if (!is_new) return;
+  saved_generation_ = largest_generation_;
+  // A failure is no reason to stop: the root carries the generation too, and traffic comes first.
+  if (const auto saved = state_->save_publication(publication); !saved) {
+    spdlog::error(saved.error());
+  }
+}
+
+std::expected<void, std::string> Controller::plan_dirty_pools() {
+  while (!dirty_pools_.empty()) {
+    const std::string name = *dirty_pools_.begin();
+    const auto pool = model_.pools().find(name);
+    if (pool == model_.pools().end()) {
+      planned_.erase(name);
+      if (numberings_.erase(name) > 0) unsaved_numberings_.insert(name);
+    } else {
+      if (numberings_[name].update(pool->second.backends)) unsaved_numberings_.insert(name);
+      if (const auto planned = plan_one(name, ReuseTable::kYes); !planned) return planned;
+    }
+    dirty_pools_.erase(name);
+  }
+  return {};
+}
+
+std::expected<void, std::string> Controller::plan_one(const std::string& name, ReuseTable reuse) {
+  const Pool& pool = model_.pools().find(name)->second;
+  const auto settling = settling_.find(name);
+  const PoolSenses senses{
+      [&](const std::string& backend) { return senses_.health_of(name, backend).verdict; },
+      senses_.next_hop_of,
+      [&](const std::string& backend) {
+        return settling != settling_.end() && settling->second.unchecked.contains(backend);
+      }};
+  const PlannedPool* previous = planned(name);
+  auto plan = plan_pool(name, pool, numberings_[name], senses, configuration_.ports,
+                        reuse == ReuseTable::kYes ? previous : nullptr);
+  if (!plan) return std::unexpected(plan.error());
+  const bool was_open = previous != nullptr && previous->membership.fail_open;
+  if (plan->membership.fail_open && !was_open) {
+    spdlog::warn("pool {}: fewer than {} ready backends are healthy, so all ready ones are used",
+                 name, pool.settings.min_healthy);
+  } else if (was_open && !plan->membership.fail_open) {
+    spdlog::info("pool {}: enough backends are healthy again", name);
+  }
+  planned_.insert_or_assign(name, std::move(*plan));
+  return {};
+}
+
+// Writes what is not there yet. A plan lets go of its files once they are written; one whose files
+// have since been lost or damaged is made again.
+std::expected<void, std::string> Controller::write_planned_files() {
+  for (auto& [name, plan] : planned_) {
+    const bool lost = (plan.table_file.empty() && !publisher_->has_table(plan.table)) ||
+                      (plan.pool_file.empty() && !publisher_->has_pool(plan.pool));
+    if (lost) {
+      if (const auto planned = plan_one(name, ReuseTable::kNo); !planned) return planned;
+    }
+    if (!plan.table_file.empty() && !publisher_->has_table(plan.table)) {
+      const auto written = publisher_->write_table(plan.table, plan.table_file);
+      if (!written) return written;
+    }
+    if (!plan.pool_file.empty() && !publisher_->has_pool(plan.pool)) {
+      const auto written = publisher_->write_pool(plan.pool, plan.pool_file);
+      if (!written) return written;
+    }
+    plan.table_file = {};
+    plan.pool_file = {};
+  }
+  return {};
+}
+
+std::expected<void, std::string> Controller::write_root() {
+  std::set<Checksum> tables;
+  std::set<Checksum> pools;
+  size_t unresolved = 0;
+  for (const auto& [name, plan] : planned_) {
+    tables.insert(plan.table);
+    pools.insert(plan.pool);
+    unresolved += plan.unresolved;
+  }
+  auto root = plan_root(largest_generation_, configuration_.hash_seed, planned_, model_.vips());
+  const auto replaced =
+      publisher_->replace_root(std::move(root), std::move(tables), std::move(pools));
+  if (!replaced) return replaced;
+  published_generation_ = largest_generation_;
+  spdlog::info("published generation {}: {} VIPs, {} pools, {} backends without a next hop",
+               published_generation_, model_.vips().size(), planned_.size(), unresolved);
+  return {};
+}
+
+}  // namespace maglev

@@ -1,0 +1,116 @@
+// The controller: keeps what is published in step with what is wanted, what checks find and where
+// the kernel would send packets.
+//
+// Thread: one at a time; nothing here waits for anything but the disk. Time and the outside world
+// come in through Senses, so that tests need neither network nor clock.
+// Invariants:
+// 1. A change by socket is durable before it is published, and published before it is acknowledged.
+// 2. Generations only grow: the next is 1 + the largest of state, root and report, so that losing
+//    one of them never moves it back. Where nothing would change, nothing is published.
+// 3. A publication costs what changed: a pool is planned again only when something about it is new.
+#pragma once
+
+#include <boost/asio/ip/address_v4.hpp>
+#include <chrono>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/configuration.h"
+#include "control/health.h"
+#include "control/model.h"
+#include "control/next_hops.h"
+#include "control/plan.h"
+#include "control/publisher.h"
+#include "control/state.h"
+
+namespace maglev {
+
+class Controller {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Senses {
+    std::function<void(const std::vector<HealthTarget>&)> check;
+    std::function<Health(std::string_view pool, std::string_view backend)> health_of;
+    std::function<void(const std::set<boost::asio::ip::address_v4>&)> watch;
+    std::function<NextHop(boost::asio::ip::address_v4 address)> next_hop_of;
+    std::function<Clock::time_point()> now;
+  };
+
+  // `reported_generation` is the largest that the dataplane's report names, 0 without a report.
+  Controller(Configuration configuration, State::Opened state, std::unique_ptr<Publisher> publisher,
+             uint64_t reported_generation, Senses senses);
+
+  // What the socket shows.
+  const Configuration& configuration() const { return configuration_; }
+  const Model& model() const { return model_; }
+  uint64_t generation() const { return published_generation_; }  // 0: nothing published yet
+  const PlannedPool* planned(std::string_view pool) const;       // null before its publication
+  Health health_of(std::string_view pool, std::string_view backend) const;
+  WayOut way_out_of(boost::asio::ip::address_v4 address) const;
+
+  // Carries out a change that model() planned. Returns the first generation that contains it.
+  std::expected<uint64_t, Refusal> commit(std::expected<Overrides, Refusal> planned);
+
+  // News from the outside, published with the next tick().
+  void health_changed(const std::string& pool, const std::string& backend, const Health& health);
+  void next_hops_changed(const std::vector<boost::asio::ip::address_v4>& addresses);
+
+  // To be called every kTick: publishes what has gathered since the last one.
+  static constexpr std::chrono::milliseconds kTick{100};
+  void tick();
+
+ private:
+  // The first checks of a pool that is new to this process.
+  struct Settling {
+    Clock::time_point deadline;
+    std::set<std::string, std::less<>> unchecked;
+  };
+
+  void restore_overrides(const Overrides& remembered);
+  void start_settling(const std::string& name, const Pool& pool);
+  void end_settling();
+  bool must_hold() const;
+  void renew_senses();
+  std::expected<void, std::string> publish();
+  bool is_published() const;
+  void save_publication();
+  std::expected<void, std::string> plan_dirty_pools();
+  enum class ReuseTable : bool { kNo, kYes };
+  std::expected<void, std::string> plan_one(const std::string& name, ReuseTable reuse);
+  std::expected<void, std::string> write_planned_files();
+  std::expected<void, std::string> write_root();
+
+  Configuration configuration_;
+  std::unique_ptr<State> state_;
+  std::unique_ptr<Publisher> publisher_;
+  Senses senses_;
+  Model model_;
+  ByName<Numbering> numberings_;
+  std::map<std::pair<std::string, std::string>, RememberedVerdict> verdicts_;
+  std::vector<RememberedVerdict> unsaved_verdicts_;
+  std::set<std::string, std::less<>> unsaved_numberings_;  // of these pools
+
+  ByName<PlannedPool> planned_;
+  std::set<std::string, std::less<>> dirty_pools_;
+  bool root_is_dirty_ = true;
+  ByName<Settling> settling_;
+  Clock::time_point hold_checks_until_;
+  Clock::time_point hold_next_hops_until_;
+  bool is_held_ = true;  // the first publication waits for first checks and next hops
+  Clock::time_point retry_at_;
+  std::string last_failure_;
+
+  uint64_t published_generation_ = 0;
+  uint64_t largest_generation_ = 0;
+  uint64_t saved_generation_ = 0;
+  uint64_t reported_generation_ = 0;
+};
+
+}  // namespace maglev

@@ -1,0 +1,49 @@
+#include "control/json_form.h"
+
+namespace maglev {
+
+using nlohmann::ordered_json;
+
+ordered_json to_json(const HealthSettings& health) {
+  if (health.type == HealthType::kNone) return nullptr;
+  return {{"type", "tcp"},
+          {"port", health.port},
+          {"interval_ms", health.interval_ms},
+          {"timeout_ms", health.timeout_ms},
+          {"rise", health.rise},
+          {"fall", health.fall}};
+}
+
+ordered_json to_json(const std::string& name, const PoolSettings& settings) {
+  return {{"name", name},
+          {"table_size", settings.table_size},
+          {"placement", "maglev"},
+          {"min_healthy", settings.min_healthy},
+          {"health", to_json(settings.health)}};
+}
+
+ordered_json to_json(const std::string& name, const Backend& backend) {
+  return {{"name", name},
+          {"address", backend.address.to_string()},
+          {"weight", backend.weight},
+          {"state", to_text(backend.state)}};
+}
+
+ordered_json to_json(const std::string& name, const Vip& vip) {
+  return {{"name", name},
+          {"address", vip.address.to_string()},
+          {"protocol", to_text(vip.protocol)},
+          {"port", vip.port},
+          {"pool", vip.pool},
+          {"encapsulation", to_text(vip.encapsulation)},
+          {"hash", to_text(vip.hash)}};
+}
+
+ordered_json to_json(const BackendPatch& patch) {
+  ordered_json form = ordered_json::object();
+  if (patch.weight) form["weight"] = *patch.weight;
+  if (patch.state) form["state"] = to_text(*patch.state);
+  return form;
+}
+
+}  // namespace maglev

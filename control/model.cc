@@ -1,0 +1,296 @@
+#include "control/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace maglev {
+namespace {
+
+using Kind = OverrideKey::Kind;
+
+std::unexpected<Refusal> refuse(std::string_view code, std::string message) {
+  return std::unexpected(Refusal{code, std::move(message)});
+}
+
+OverrideKey pool_key(std::string_view name) {
+  return {Kind::kPool, "", std::string(name)};
+}
+OverrideKey backend_key(std::string_view pool, std::string_view name) {
+  return {Kind::kBackend, std::string(pool), std::string(name)};
+}
+OverrideKey vip_key(std::string_view name) {
+  return {Kind::kVip, "", std::string(name)};
+}
+
+constexpr const char* kFileSaysTheSame = "the file says the same";
+
+OverrideValue gone(bool named_by_file) {
+  return named_by_file ? OverrideValue(Removed{}) : OverrideValue(Forgotten{});
+}
+
+void patch(Backend& backend, const BackendPatch& patch) {
+  backend.weight = patch.weight.value_or(backend.weight);
+  backend.state = patch.state.value_or(backend.state);
+}
+
+// Restoring goes in this order: VIPs need their pools, a pool can only go when no VIP needs it, and
+// a removed VIP may free the address of another.
+int restore_rank(const Override& change) {
+  const bool removes = std::holds_alternative<Removed>(change.value);
+  switch (change.key.kind) {
+    case Kind::kPool:
+      return removes ? 4 : 0;
+    case Kind::kBackend:
+      return 1;
+    case Kind::kVip:
+      return removes ? 2 : 3;
+  }
+  return 5;
+}
+
+}  // namespace
+
+Model::Model(ByName<Pool> file_pools, ByName<Vip> file_vips)
+    : file_pools_(std::move(file_pools)),
+      file_vips_(std::move(file_vips)),
+      pools_(file_pools_),
+      vips_(file_vips_) {}
+
+std::expected<const Pool*, Refusal> Model::find_pool(std::string_view name) const {
+  const auto pool = pools_.find(name);
+  if (pool != pools_.end()) return &pool->second;
+  return refuse("unknown_pool", fmt::format("no pool is named '{}'", name));
+}
+
+std::expected<const Vip*, Refusal> Model::find_vip(std::string_view name) const {
+  const auto vip = vips_.find(name);
+  if (vip != vips_.end()) return &vip->second;
+  return refuse("unknown_vip", fmt::format("no VIP is named '{}'", name));
+}
+
+const Backend* Model::file_backend(std::string_view pool, std::string_view name) const {
+  const auto file_pool = file_pools_.find(pool);
+  if (file_pool == file_pools_.end() || overrides_.contains(pool_key(pool))) return nullptr;
+  const auto backend = file_pool->second.backends.find(name);
+  return backend == file_pool->second.backends.end() ? nullptr : &backend->second;
+}
+
+std::expected<Overrides, Refusal> Model::plan_add_pool(const Named<Pool>& pool) const {
+  const auto& [name, wanted] = pool;
+  if (pools_.contains(name)) {
+    return refuse("exists", fmt::format("a pool named '{}' exists already", name));
+  }
+  Overrides changes = {{pool_key(name), by_socket(wanted.settings)}};
+  for (const auto& [backend_name, backend] : wanted.backends) {
+    changes.push_back({backend_key(name, backend_name), by_socket(backend)});
+  }
+  return changes;
+}
+
+std::expected<Overrides, Refusal> Model::plan_remove_pool(std::string_view name) const {
+  if (const auto pool = find_pool(name); !pool) return std::unexpected(pool.error());
+  for (const auto& [vip_name, vip] : vips_) {
+    if (vip.pool == name) {
+      return refuse("in_use",
+                    fmt::format("VIP '{}' uses pool '{}': remove the VIP first", vip_name, name));
+    }
+  }
+  return Overrides{{pool_key(name), gone(file_pools_.contains(name))}};
+}
+
+std::expected<Overrides, Refusal> Model::plan_add_backend(std::string_view pool_name,
+                                                          const Named<Backend>& backend) const {
+  const auto pool = find_pool(pool_name);
+  if (!pool) return std::unexpected(pool.error());
+  const auto& [name, wanted] = backend;
+  if ((*pool)->backends.contains(name)) {
+    return refuse("exists", fmt::format("pool '{}' has a backend named '{}' already: PATCH changes "
+                                        "its weight or state",
+                                        pool_name, name));
+  }
+  if (const auto fits = check_pool_fits(**pool, wanted.weight > 0 ? 1 : 0); !fits) {
+    return refuse("bad_request", fits.error());
+  }
+  return Overrides{{backend_key(pool_name, name), by_socket(wanted)}};
+}
+
+std::expected<Overrides, Refusal> Model::plan_patch_backend(std::string_view pool_name,
+                                                            std::string_view name,
+                                                            const BackendPatch& change) const {
+  const auto pool = find_pool(pool_name);
+  if (!pool) return std::unexpected(pool.error());
+  const auto backend = (*pool)->backends.find(name);
+  if (backend == (*pool)->backends.end()) {
+    return refuse("unknown_backend",
+                  fmt::format("pool '{}' has no backend named '{}'", pool_name, name));
+  }
+  Backend patched = backend->second;
+  patch(patched, change);
+  const int owners_more = (patched.weight > 0 ? 1 : 0) - (backend->second.weight > 0 ? 1 : 0);
+  if (const auto fits = check_pool_fits(**pool, owners_more); !fits) {
+    return refuse("bad_request", fits.error());
+  }
+
+  OverrideKey key = backend_key(pool_name, name);
+  if (patched.source == Source::kSocket) return Overrides{{std::move(key), patched}};
+  BackendPatch merged = change;
+  if (const auto earlier = overrides_.find(key); earlier != overrides_.end()) {
+    const auto& before = std::get<BackendPatch>(earlier->second);
+    if (!merged.weight) merged.weight = before.weight;
+    if (!merged.state) merged.state = before.state;
+  }
+  return Overrides{{std::move(key), merged}};
+}
+
+std::expected<Overrides, Refusal> Model::plan_remove_backend(std::string_view pool_name,
+                                                             std::string_view name) const {
+  const auto pool = find_pool(pool_name);
+  if (!pool) return std::unexpected(pool.error());
+  if (!(*pool)->backends.contains(name)) {
+    return refuse("unknown_backend",
+                  fmt::format("pool '{}' has no backend named '{}'", pool_name, name));
+  }
+  return Overrides{{backend_key(pool_name, name), gone(file_backend(pool_name, name) != nullptr)}};
+}
+
+std::expected<void, Refusal> Model::check_vip(std::string_view name, const Vip& vip) const {
+  if (const auto pool = find_pool(vip.pool); !pool) return std::unexpected(pool.error());
+  for (const auto& [other_name, other] : vips_) {
+    if (other_name != name && other.address == vip.address && other.protocol == vip.protocol &&
+        other.port == vip.port) {
+      return refuse("exists", fmt::format("VIP '{}' has this address, protocol and port already",
+                                          other_name));
+    }
+  }
+  return {};
+}
+
+std::expected<Overrides, Refusal> Model::plan_add_vip(const Named<Vip>& vip) const {
+  const auto& [name, wanted] = vip;
+  if (vips_.contains(name)) {
+    return refuse("exists", fmt::format("a VIP named '{}' exists already", name));
+  }
+  if (const auto fits = check_vip(name, wanted); !fits) return std::unexpected(fits.error());
+  return Overrides{{vip_key(name), by_socket(wanted)}};
+}
+
+std::expected<Overrides, Refusal> Model::plan_remove_vip(std::string_view name) const {
+  if (const auto vip = find_vip(name); !vip) return std::unexpected(vip.error());
+  return Overrides{{vip_key(name), gone(file_vips_.contains(name))}};
+}
+
+void Model::apply(const Overrides& changes) {
+  for (const Override& change : changes) apply_one(change);
+}
+
+void Model::apply_one(const Override& change) {
+  const OverrideKey& key = change.key;
+  if (std::holds_alternative<Forgotten>(change.value)) {
+    overrides_.erase(key);
+  } else {
+    overrides_.insert_or_assign(key, change.value);
+  }
+  switch (key.kind) {
+    case Kind::kPool:
+      return apply_to_pool(change);
+    case Kind::kBackend:
+      return apply_to_backend(change);
+    case Kind::kVip:
+      if (const auto* vip = std::get_if<Vip>(&change.value)) {
+        vips_.insert_or_assign(key.name, *vip);
+      } else {
+        vips_.erase(key.name);
+      }
+  }
+}
+
+void Model::apply_to_pool(const Override& change) {
+  const std::string& name = change.key.name;
+  std::erase_if(overrides_, [&](const auto& entry) {
+    return entry.first.kind == Kind::kBackend && entry.first.pool == name;
+  });
+  pools_.erase(name);
+  if (const auto* settings = std::get_if<PoolSettings>(&change.value)) {
+    pools_.emplace(name, Pool{*settings, {}});
+  }
+}
+
+void Model::apply_to_backend(const Override& change) {
+  const std::string& name = change.key.name;
+  auto& backends = pools_.at(change.key.pool).backends;
+  if (const auto* backend = std::get_if<Backend>(&change.value)) {
+    backends.insert_or_assign(name, *backend);
+  } else if (const auto* change_of = std::get_if<BackendPatch>(&change.value)) {
+    patch(backends.at(name), *change_of);
+  } else {
+    backends.erase(name);
+  }
+}
+
+// The rules of what may be laid over the file as it is now.
+std::expected<void, std::string> Model::check_restored(const Override& change) const {
+  const auto& [key, value] = change;
+  const auto need = [](bool fits) -> std::expected<void, std::string> {
+    if (fits) return {};
+    return std::unexpected("the file no longer names it");
+  };
+  if (key.kind == Kind::kPool) {
+    if (!std::holds_alternative<Removed>(value)) return {};
+    if (!file_pools_.contains(key.name)) return need(false);
+    const auto removable = plan_remove_pool(key.name);
+    return removable ? need(true) : std::unexpected(removable.error().message);
+  }
+  if (key.kind == Kind::kVip) {
+    const auto* vip = std::get_if<Vip>(&value);
+    const auto in_file = file_vips_.find(key.name);
+    if (vip == nullptr) return need(in_file != file_vips_.end());
+    if (in_file != file_vips_.end() && by_socket(in_file->second) == *vip) {
+      return std::unexpected(kFileSaysTheSame);
+    }
+    const auto fits = check_vip(key.name, *vip);
+    return fits ? need(true) : std::unexpected(fits.error().message);
+  }
+  const auto pool = find_pool(key.pool);
+  if (!pool) return std::unexpected(pool.error().message);
+  const Backend* in_file = file_backend(key.pool, key.name);
+  const auto* backend = std::get_if<Backend>(&value);
+  if (backend == nullptr) return need(in_file != nullptr);
+  if (in_file != nullptr && by_socket(*in_file) == *backend) {
+    return std::unexpected(kFileSaysTheSame);
+  }
+  return {};
+}
+
+std::vector<Model::Dropped> Model::restore(Overrides remembered) {
+  std::vector<Dropped> dropped;
+  std::ranges::stable_sort(remembered, {}, restore_rank);
+  for (const Override& change : remembered) {
+    if (const auto fits = check_restored(change); fits) {
+      apply_one(change);
+    } else {
+      dropped.push_back({change.key, fits.error()});
+    }
+  }
+  for (const auto& [name, file_pool] : file_pools_) {
+    const auto pool = pools_.find(name);
+    if (pool == pools_.end() || pool->second.settings.source == Source::kFile) continue;
+    Pool same = file_pool;
+    same.settings = by_socket(same.settings);
+    for (auto& [backend_name, backend] : same.backends) backend = by_socket(backend);
+    if (pool->second != same) continue;
+    apply_one({pool_key(name), Forgotten{}});
+    pools_.emplace(name, file_pool);
+    dropped.push_back({pool_key(name), kFileSaysTheSame});
+  }
+  return dropped;
+}
+
+Overrides Model::overrides() const {
+  Overrides list;
+  for (const auto& [key, value] : overrides_) list.push_back({key, value});
+  return list;
+}
+
+}  // namespace maglev

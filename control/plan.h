@@ -1,0 +1,96 @@
+// Planning: from what the operator wants, what checks found and where packets would go, to the
+// files that the dataplane reads.
+//
+// Pure functions of their arguments, any thread. Invariants:
+// 1. The table depends on the pool's settings and its set of usable backends alone, never on
+//    history, so two hosts with the same membership hold the same table file.
+// 2. A backend keeps its index while it lives, whatever else comes and goes. One that takes an
+//    index used before has another incarnation there.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "control/configuration.h"
+#include "control/health.h"
+#include "control/next_hops.h"
+#include "tables/published.h"
+
+namespace maglev {
+
+// Which index each backend of a pool has.
+class Numbering {
+ public:
+  struct Place {
+    std::string name;  // empty: free
+    uint8_t incarnation = 0;
+    bool operator==(const Place&) const = default;
+  };
+
+  Numbering() = default;
+  explicit Numbering(std::vector<Place> places);
+
+  // Frees the places of backends that are no more, then gives new ones the lowest free places, in
+  // order of name. Returns whether anything changed.
+  bool update(const ByName<Backend>& backends);
+
+  const std::vector<Place>& places() const { return places_; }
+  uint32_t index_of(std::string_view name) const { return indices_.find(name)->second; }
+
+ private:
+  std::vector<Place> places_;
+  ByName<uint32_t> indices_;
+};
+
+// What planning a pool asks about its backends.
+struct PoolSenses {
+  std::function<HealthVerdict(const std::string& backend)> verdict_of;
+  std::function<NextHop(boost::asio::ip::address_v4 address)> next_hop_of;
+  // While the first checks of a new pool are under way, its backends not yet checked count as
+  // healthy: else the first to answer would for a moment take all the traffic.
+  std::function<bool(const std::string& backend)> is_settling;
+};
+
+// The backends that enter a pool's table.
+struct Membership {
+  std::vector<WeightedName> members;  // sorted by name; positive weights
+  bool fail_open = false;  // fewer than min_healthy are healthy, so that all ready ones enter
+};
+Membership choose_members(const Pool& pool, const PoolSenses& senses);
+
+struct PlannedPool {
+  Membership membership;
+  uint32_t table_size = 0;
+  std::vector<uint32_t> owned_slots;  // one per member
+  size_t unresolved = 0;              // backends without a next hop
+  Checksum table;
+  Checksum pool;
+  std::vector<std::byte> table_file;  // empty when the table is the previous plan's
+  std::vector<std::byte> pool_file;
+};
+
+// Plans one pool. `previous`, when given, is an earlier plan of the same pool, whose table is taken
+// over when it would come out the same. Fails only on what configuration checks refuse.
+std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const Pool& pool,
+                                                  const Numbering& numbering,
+                                                  const PoolSenses& senses,
+                                                  const std::vector<PortSettings>& ports,
+                                                  const PlannedPool* previous);
+
+// The root that names all pools. Every VIP's pool must be planned.
+std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
+                                 const ByName<PlannedPool>& pools, const ByName<Vip>& vips);
+
+// Where a backend's packets leave, seen from the dataplane: the next hop the kernel names, if its
+// interface is one of the dataplane's ports; else unresolved, with the reason.
+struct WayOut {
+  NextHop next_hop;
+  uint16_t port = 0;  // index into ports
+};
+WayOut find_way_out(NextHop next_hop, const std::vector<PortSettings>& ports);
+
+}  // namespace maglev

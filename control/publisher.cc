@@ -1,0 +1,174 @@
+#include "control/publisher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "control/files.h"
+
+namespace maglev {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Far above any tree that this program writes: the largest table takes 64 MiB of slots.
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+std::expected<int, std::string> take_lock(const std::string& directory) {
+  const std::string path = fmt::format("{}/{}", directory, kControlLockFileName);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return std::unexpected(fmt::format("cannot open {}: {}", path, std::strerror(errno)));
+  }
+  struct flock whole_file {};
+  whole_file.l_type = F_WRLCK;
+  whole_file.l_whence = SEEK_SET;
+  if (::fcntl(fd, F_OFD_SETLK, &whole_file) == 0) return fd;
+  const int error = errno;
+  ::close(fd);
+  if (error == EAGAIN || error == EACCES) {
+    return std::unexpected(
+        fmt::format("another maglev-control is running on directory {} (it holds {})", directory,
+                    kControlLockFileName));
+  }
+  return std::unexpected(fmt::format("cannot lock {}: {}", path, std::strerror(error)));
+}
+
+void remove_asides(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().filename().string().starts_with(kAsidePrefix)) {
+      fs::remove(entry.path(), ignored);
+    }
+  }
+}
+
+bool same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+}  // namespace
+
+bool Publisher::Seen::operator==(const Seen& other) const {
+  return inode == other.inode && length_bytes == other.length_bytes &&
+         same_time(modified, other.modified) && same_time(changed, other.changed);
+}
+
+std::expected<std::unique_ptr<Publisher>, std::string> Publisher::open(std::string directory) {
+  const std::string tables = fmt::format("{}/{}", directory, kTableDirectory);
+  const std::string pools = fmt::format("{}/{}", directory, kPoolDirectory);
+  if (const auto made = make_directory(directory); !made) return std::unexpected(made.error());
+  const auto lock_fd = take_lock(directory);
+  if (!lock_fd) return std::unexpected(lock_fd.error());
+  std::unique_ptr<Publisher> publisher(new Publisher(directory, *lock_fd));
+  for (const std::string& folder : {tables, pools}) {
+    if (const auto made = make_directory(folder); !made) return std::unexpected(made.error());
+    remove_asides(folder);
+  }
+  remove_asides(directory);
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) == 0 && (status.st_mode & 0077) != 0) {
+    spdlog::warn("{} is open to other users (mode {:04o}); 0700 is enough", directory,
+                 status.st_mode & 07777);
+  }
+
+  const std::string root_path = fmt::format("{}/{}", directory, kRootFileName);
+  if (!fs::exists(root_path)) return publisher;
+  auto root = read_whole_file(root_path, kMaxFileBytes);
+  const auto view = root ? check_root_file(*root) : std::unexpected(root.error());
+  if (view) {
+    publisher->root_ = std::move(*root);
+    publisher->recent_.push_back(publisher->named_by_current_root());
+  } else {
+    spdlog::warn("the root in {} is not usable and will be replaced: {}", directory, view.error());
+  }
+  return publisher;
+}
+
+Publisher::Publisher(std::string directory, int lock_fd)
+    : directory_(std::move(directory)), lock_fd_(lock_fd) {}
+
+Publisher::~Publisher() {
+  ::close(lock_fd_);
+}
+
+std::string Publisher::path_of(std::string_view folder, const Checksum& name) const {
+  return fmt::format("{}/{}/{}", directory_, folder, name.hex());
+}
+
+bool Publisher::has_file(std::string_view folder, const Checksum& name) {
+  const std::string path = path_of(folder, name);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    seen_.erase(path);
+    return false;
+  }
+  const Seen now{status.st_ino, status.st_size, status.st_mtim, status.st_ctim};
+  const auto before = seen_.find(path);
+  if (before != seen_.end() && before->second == now) return true;
+  seen_.erase(path);
+  const auto content = read_whole_file(path, kMaxFileBytes);
+  const FileKind kind = folder == kTableDirectory ? FileKind::kTable : FileKind::kPool;
+  const auto header = content ? check_header(*content, kind) : std::unexpected(content.error());
+  if (!header || (*header)->checksum != name) {
+    spdlog::warn("{} is damaged and will be replaced: {}", path,
+                 header ? "it is another file" : header.error());
+    return false;
+  }
+  seen_.emplace(path, now);
+  return true;
+}
+
+std::expected<void, std::string> Publisher::write_file(std::string_view folder,
+                                                       const Checksum& name,
+                                                       std::span<const std::byte> file) {
+  return replace_file(path_of(folder, name), file);
+}
+
+Publisher::Named Publisher::named_by_current_root() const {
+  Named named;
+  const auto root = check_root_file(root_);
+  for (const Checksum& pool : root->pools) {
+    named.pools.insert(pool);
+    const auto file = read_whole_file(path_of(kPoolDirectory, pool), kMaxFileBytes);
+    if (!file) continue;
+    if (const auto view = check_pool_file(*file)) named.tables.insert(view->table);
+  }
+  return named;
+}
+
+std::expected<void, std::string> Publisher::replace_root(std::vector<std::byte> root,
+                                                         std::set<Checksum> tables,
+                                                         std::set<Checksum> pools) {
+  const std::string path = fmt::format("{}/{}", directory_, kRootFileName);
+  if (const auto replaced = replace_file(path, root); !replaced) return replaced;
+  root_ = std::move(root);
+  recent_.push_back({std::move(tables), std::move(pools)});
+  while (recent_.size() > kKeptRoots + 1) recent_.pop_front();
+  sweep(kTableDirectory, &Named::tables);
+  sweep(kPoolDirectory, &Named::pools);
+  return {};
+}
+
+void Publisher::sweep(std::string_view folder, std::set<Checksum> Named::*used) {
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(fmt::format("{}/{}", directory_, folder), error)) {
+    const auto name = Checksum::from_hex(entry.path().filename().string());
+    if (!name) continue;
+    const bool in_use = std::ranges::any_of(
+        recent_, [&](const Named& named) { return (named.*used).contains(*name); });
+    if (in_use) continue;
+    seen_.erase(entry.path().string());
+    fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace maglev
