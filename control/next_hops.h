@@ -33,9 +33,9 @@ struct NextHop {
   bool resolved = false;
   std::array<uint8_t, 6> mac{};                // all zeros while unresolved
   boost::asio::ip::address_v4 outer_source{};  // preferred source of the route
-  boost::asio::ip::address_v4 via{};           // the gateway, or the address itself when on link
-  std::string interface;                       // kernel name of the way out
-  std::string reason = "not watched";          // why unresolved; empty when resolved
+  boost::asio::ip::address_v4 via{};   // who is asked for: the gateway, or the address itself
+  std::string interface;               // kernel name of the way out
+  std::string reason = "not watched";  // why unresolved; empty when resolved
   bool operator==(const NextHop&) const = default;
 };
 
@@ -53,8 +53,8 @@ class NextHops {
   NextHops(const NextHops&) = delete;
   NextHops& operator=(const NextHops&) = delete;
 
-  // Makes the addresses watched exactly these. What the kernel already knows about them can be read
-  // with of() on return; the callback tells later changes.
+  // Makes the addresses watched exactly these. What the kernel knows by now about any of them can
+  // be read with of() on return; the callback tells later changes.
   void watch(const std::set<boost::asio::ip::address_v4>& addresses);
 
   NextHop of(boost::asio::ip::address_v4 address) const;
