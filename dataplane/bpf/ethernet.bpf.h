@@ -13,20 +13,21 @@ struct VlanTag {
   __be16 ethertype;
 };
 
-/* Moves *cursor past the Ethernet header and up to two VLAN tags (802.1Q, 802.1ad). Returns the
- * EtherType of what follows, or 0 when the frame ends earlier. */
-static __always_inline __be16 skip_ethernet(const void** cursor, const void* end) {
-  const struct ethhdr* ethernet = *cursor;
-  if ((const void*)(ethernet + 1) > end) return 0;
-  __be16 ethertype = ethernet->h_proto;
-  const struct VlanTag* tag = (const void*)(ethernet + 1);
+/* The length of the Ethernet header and up to two VLAN tags (802.1Q, 802.1ad), and the EtherType of
+ * what follows; 0 when the frame ends earlier. */
+static __always_inline __u32 link_header_length(const void* data, const void* end,
+                                                __be16* ethertype) {
+  const struct ethhdr* ethernet = data;
+  __u32 length = sizeof(*ethernet);
+  if (data + length > end) return 0;
+  *ethertype = ethernet->h_proto;
 #pragma unroll
   for (int i = 0; i < kMaxVlanTags; i++) {
-    if (ethertype != bpf_htons(ETH_P_8021Q) && ethertype != bpf_htons(ETH_P_8021AD)) break;
-    if ((const void*)(tag + 1) > end) return 0;
-    ethertype = tag->ethertype;
-    tag++;
+    if (*ethertype != bpf_htons(ETH_P_8021Q) && *ethertype != bpf_htons(ETH_P_8021AD)) break;
+    const struct VlanTag* tag = data + length;
+    length += sizeof(*tag);
+    if (data + length > end) return 0;
+    *ethertype = tag->ethertype;
   }
-  *cursor = tag;
-  return ethertype;
+  return length;
 }

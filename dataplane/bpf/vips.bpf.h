@@ -35,17 +35,18 @@ enum {
 
 /* Frames cut short are for nobody: the kernel drops them without an answer. */
 static __always_inline int is_for_vip(const void* data, const void* end) {
-  const void* cursor = data;
-  __be16 ethertype = skip_ethernet(&cursor, end);
+  __be16 ethertype = 0;
+  __u32 link_length = link_header_length(data, end, &ethertype);
+  if (link_length == 0) return 0;
   if (ethertype == bpf_htons(ETH_P_IP)) {
-    const struct iphdr* ip = cursor;
+    const struct iphdr* ip = data + link_length;
     if ((const void*)(ip + 1) > end) return 0;
     struct Vip4Key key = {.prefix_length = 32};
     __builtin_memcpy(key.address, &ip->daddr, sizeof(key.address));
     return bpf_map_lookup_elem(&vips4, &key) != 0;
   }
   if (ethertype == bpf_htons(ETH_P_IPV6)) {
-    const struct ipv6hdr* ip = cursor;
+    const struct ipv6hdr* ip = data + link_length;
     if ((const void*)(ip + 1) > end) return 0;
     struct Vip6Key key = {.prefix_length = 128};
     __builtin_memcpy(key.address, &ip->daddr, sizeof(key.address));
