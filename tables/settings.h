@@ -18,6 +18,7 @@ struct PortSettings {
   uint32_t queues = 1;    // RX queues, each polled by a worker of its own
   uint32_t rx_descriptors = 1024;
   uint32_t tx_descriptors = 1024;
+  bool operator==(const PortSettings&) const = default;
 };
 
 // One entry of `cores`: a worker's logical core id and the processor it runs on. "5" is both;

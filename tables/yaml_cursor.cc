@@ -23,6 +23,11 @@ std::string describe(const YAML::Node& node) {
   return fmt::format("'{}'", node.Scalar());
 }
 
+// Quotes make text of a number or a truth value.
+bool is_plain(const YAML::Node& node) {
+  return node.IsScalar() && node.Tag() != "!";
+}
+
 std::string place_of(const std::string& file_name, const YAML::Mark& mark) {
   if (mark.is_null()) return file_name;
   return fmt::format("{}:{}:{}", file_name, mark.line + 1, mark.column + 1);
@@ -125,7 +130,7 @@ std::string YamlCursor::text(std::string_view fallback) const {
 uint64_t YamlCursor::integer(uint64_t min, uint64_t max, uint64_t fallback) const {
   if (!exists()) return fallback;
   uint64_t value = 0;
-  if (node_->IsScalar()) {
+  if (is_plain(*node_)) {
     const std::string& scalar = node_->Scalar();
     const char* end = scalar.data() + scalar.size();
     const auto [stop, error] = std::from_chars(scalar.data(), end, value);
@@ -137,8 +142,8 @@ uint64_t YamlCursor::integer(uint64_t min, uint64_t max, uint64_t fallback) cons
 
 bool YamlCursor::boolean(bool fallback) const {
   if (!exists()) return fallback;
-  if (node_->IsScalar() && node_->Scalar() == "true") return true;
-  if (node_->IsScalar() && node_->Scalar() == "false") return false;
+  if (is_plain(*node_) && node_->Scalar() == "true") return true;
+  if (is_plain(*node_) && node_->Scalar() == "false") return false;
   fail(fmt::format("expected true or false, found {}", describe(*node_)));
   return fallback;
 }

@@ -66,6 +66,19 @@ dataplane:
   EXPECT_NE(errors[4].find("1 cores for 2 RX queues"), std::string::npos) << errors[4];
 }
 
+TEST(Settings, AQuotedNumberIsText) {
+  const auto [settings, errors] = read(R"(
+dataplane:
+  memory_mib: "256"
+  hugepages: "true"
+  cores: [1]
+  ports: [{name: a, device: net_null0}]
+)");
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_NE(errors[0].find("whole number"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("true or false"), std::string::npos) << errors[1];
+}
+
 TEST(Settings, ASyntaxErrorIsToldWithItsPlace) {
   const auto [settings, errors] = read("dataplane: [1, 2\n");
   ASSERT_FALSE(errors.empty());
