@@ -142,7 +142,7 @@ uint64_t read_hash_seed(const YamlCursor& cursor) {
   const auto [stop, error] = std::from_chars(text.data(), end, seed, 16);
   if (cursor.exists() && (text.size() != 16 || error != std::errc() || stop != end)) {
     // What was found is not told: it may be the secret with one digit too many.
-    cursor.fail("expected 16 hexadecimal digits, such as \"9e3779b97f4a7c15\"");
+    cursor.fail("expected 16 hexadecimal digits in quotes");
   }
   return seed;
 }

@@ -30,6 +30,23 @@ std::string target_text(const Backend& backend, const HealthSettings& health) {
   return fmt::format("{}:{}", backend.address.to_string(), health.port);
 }
 
+// What another value of would need a new process.
+std::vector<std::string> find_fixed(const Configuration& now, const Configuration& next) {
+  std::vector<std::string> errors;
+  const auto must_stay = [&](bool same, std::string_view setting) {
+    if (same) return;
+    errors.push_back(
+        fmt::format("{} cannot change while maglev-control runs: stop it and start it again",
+                    setting));
+  };
+  must_stay(now.directory == next.directory, "directory");
+  must_stay(now.state_directory == next.state_directory, "state");
+  must_stay(now.hash_seed == next.hash_seed, "hash_seed");
+  must_stay(now.socket == next.socket, "control.socket");
+  must_stay(now.ports == next.ports, "dataplane.ports");
+  return errors;
+}
+
 bool changes_targets(const Override& change) {
   return change.key.kind != OverrideKey::Kind::kVip &&
          !std::holds_alternative<BackendPatch>(change.value);
@@ -60,7 +77,9 @@ Controller::Controller(Configuration configuration, State::Opened state,
   }
   largest_generation_ = std::max({sane_generation(state.remembered.generation, "durable state"),
                                   published_generation_, reported_generation_});
-  restore_overrides(state.remembered.overrides);
+  if (const auto dropped = model_.restore(state.remembered.overrides); !dropped.empty()) {
+    forget(dropped);
+  }
   const auto now = senses_.now();
   hold_checks_until_ = now;
   hold_next_hops_until_ = now + kLongestHoldForNextHops;
@@ -76,12 +95,12 @@ Controller::Controller(Configuration configuration, State::Opened state,
   tick();
 }
 
-void Controller::restore_overrides(const Overrides& remembered) {
+void Controller::forget(const std::vector<Model::Dropped>& dropped) {
   Overrides forgotten;
-  for (const Model::Dropped& dropped : model_.restore(remembered)) {
-    const OverrideKey& key = dropped.key;
+  for (const auto& [change, why] : dropped) {
+    const OverrideKey& key = change.key;
     spdlog::warn("what was set by socket for {}{}{} no longer counts: {}", key.pool,
-                 key.pool.empty() ? "" : "/", key.name, dropped.why);
+                 key.pool.empty() ? "" : "/", key.name, why);
     forgotten.push_back({key, Forgotten{}});
   }
   if (const auto saved = state_->save_overrides(forgotten); !saved) spdlog::error(saved.error());
@@ -135,9 +154,8 @@ void Controller::start_settling(const std::string& name, const Pool& pool) {
   const milliseconds longest(health.interval_ms + health.interval_ms / 10 + health.timeout_ms);
   Settling settling{senses_.now() + longest + kTick, {}};
   for (const auto& [backend_name, backend] : pool.backends) {
-    if (senses_.health_of(name, backend_name).verdict == HealthVerdict::kUnknown) {
-      settling.unchecked.insert(backend_name);
-    }
+    if (senses_.health_of(name, backend_name).verdict != HealthVerdict::kUnknown) return;
+    settling.unchecked.insert(backend_name);
   }
   if (!settling.unchecked.empty()) settling_.insert_or_assign(name, std::move(settling));
 }
@@ -165,6 +183,14 @@ bool Controller::must_hold() const {
   });
 }
 
+// Of a pool that came, went or became another.
+void Controller::pool_changed(const std::string& name) {
+  dirty_pools_.insert(name);
+  settling_.erase(name);
+  const auto pool = model_.pools().find(name);
+  if (pool != model_.pools().end()) start_settling(name, pool->second);
+}
+
 std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Refusal> planned) {
   if (!planned) return std::unexpected(planned.error());
   if (const auto saved = state_->save_overrides(*planned); !saved) {
@@ -175,13 +201,8 @@ std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Ref
   root_is_dirty_ = true;
   if (std::ranges::any_of(*planned, changes_targets)) renew_senses();
   for (const Override& change : *planned) {
-    if (change.key.kind == OverrideKey::Kind::kVip) continue;
-    const bool is_pool = change.key.kind == OverrideKey::Kind::kPool;
-    const std::string& name = is_pool ? change.key.name : change.key.pool;
-    dirty_pools_.insert(name);
-    if (is_pool) settling_.erase(name);
-    const auto pool = model_.pools().find(name);
-    if (is_pool && pool != model_.pools().end()) start_settling(name, pool->second);
+    if (change.key.kind == OverrideKey::Kind::kPool) pool_changed(change.key.name);
+    if (change.key.kind == OverrideKey::Kind::kBackend) dirty_pools_.insert(change.key.pool);
   }
   is_held_ = false;
   if (const auto published = publish(); !published) {
@@ -190,6 +211,51 @@ std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Ref
                                      published.error())});
   }
   return published_generation_;
+}
+
+std::expected<void, std::vector<std::string>> Controller::reload(Configuration next) {
+  std::vector<std::string> errors = find_fixed(configuration_, next);
+  Model model(next.pools, next.vips);
+  const auto dropped = model.restore(model_.overrides());
+  for (const Model::Dropped& lost : dropped) {
+    if (!lost.loses_vip()) continue;
+    errors.push_back(fmt::format("VIP '{}', set by socket, does not fit the file: {}",
+                                 lost.change.key.name, lost.why));
+  }
+  for (const auto& [name, pool] : model.pools()) {
+    const auto before = model_.pools().find(name);
+    if (before == model_.pools().end()) continue;
+    if (before->second.settings.table_size == pool.settings.table_size) continue;
+    errors.push_back(fmt::format("pool '{}': table_size {} is fixed for the pool's life: make a "
+                                 "pool of another name and point its VIPs there",
+                                 name, before->second.settings.table_size));
+  }
+  for (const auto& [name, vip] : model.vips()) {
+    const auto before = model_.vips().find(name);
+    if (before == model_.vips().end() || before->second.hash == vip.hash) continue;
+    errors.push_back(fmt::format("VIP '{}': hash {} is fixed for the VIP's life: remove the VIP "
+                                 "and add it again",
+                                 name, to_text(before->second.hash)));
+  }
+  if (!errors.empty()) return std::unexpected(std::move(errors));
+
+  if (!dropped.empty()) forget(dropped);
+  configuration_ = std::move(next);
+  const Model before = std::exchange(model_, std::move(model));
+  root_is_dirty_ = true;
+  renew_senses();
+  for (const auto& [name, pool] : before.pools()) {
+    if (!model_.pools().contains(name)) pool_changed(name);
+  }
+  for (const auto& [name, pool] : model_.pools()) {
+    const auto old = before.pools().find(name);
+    if (old == before.pools().end()) {
+      pool_changed(name);
+    } else if (old->second != pool) {
+      dirty_pools_.insert(name);
+    }
+  }
+  return {};
 }
 
 void Controller::health_changed(const std::string& pool, const std::string& backend,

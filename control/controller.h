@@ -58,6 +58,10 @@ class Controller {
   // Carries out a change that model() planned. Returns the first generation that contains it.
   std::expected<uint64_t, Refusal> commit(std::expected<Overrides, Refusal> planned);
 
+  // Takes a new configuration file; what was set by socket stays laid over it. What is unchanged in
+  // it changes nothing. Either all of it is taken, or nothing is and the sentences say why.
+  std::expected<void, std::vector<std::string>> reload(Configuration configuration);
+
   // News from the outside, published with the next tick().
   void health_changed(const std::string& pool, const std::string& backend, const Health& health);
   void next_hops_changed(const std::vector<boost::asio::ip::address_v4>& addresses);
@@ -67,13 +71,14 @@ class Controller {
   void tick();
 
  private:
-  // The first checks of a pool that is new to this process.
+  // The first checks of a pool of which no verdict is known.
   struct Settling {
     Clock::time_point deadline;
     std::set<std::string, std::less<>> unchecked;
   };
 
-  void restore_overrides(const Overrides& remembered);
+  void forget(const std::vector<Model::Dropped>& dropped);
+  void pool_changed(const std::string& name);
   void start_settling(const std::string& name, const Pool& pool);
   void end_settling();
   bool must_hold() const;

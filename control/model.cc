@@ -263,6 +263,10 @@ std::expected<void, std::string> Model::check_restored(const Override& change) c
   return {};
 }
 
+bool Model::Dropped::loses_vip() const {
+  return std::holds_alternative<Vip>(change.value) && why != kFileSaysTheSame;
+}
+
 std::vector<Model::Dropped> Model::restore(Overrides remembered) {
   std::vector<Dropped> dropped;
   std::ranges::stable_sort(remembered, {}, restore_rank);
@@ -270,7 +274,7 @@ std::vector<Model::Dropped> Model::restore(Overrides remembered) {
     if (const auto fits = check_restored(change); fits) {
       apply_one(change);
     } else {
-      dropped.push_back({change.key, fits.error()});
+      dropped.push_back({change, fits.error()});
     }
   }
   for (const auto& [name, file_pool] : file_pools_) {
@@ -282,7 +286,7 @@ std::vector<Model::Dropped> Model::restore(Overrides remembered) {
     if (pool->second != same) continue;
     apply_one({pool_key(name), Forgotten{}});
     pools_.emplace(name, file_pool);
-    dropped.push_back({pool_key(name), kFileSaysTheSame});
+    dropped.push_back({{pool_key(name), Forgotten{}}, kFileSaysTheSame});
   }
   return dropped;
 }

@@ -79,8 +79,10 @@ class Model {
   // Lays what an earlier process remembered over the file. What no longer fits the file, or says
   // nothing beyond it, is left out and returned, with the reason, to be forgotten.
   struct Dropped {
-    OverrideKey key;
+    Override change;
     std::string why;
+    // It is a VIP of the socket that no longer has a place: traffic would be lost with it.
+    bool loses_vip() const;
   };
   std::vector<Dropped> restore(Overrides remembered);
 

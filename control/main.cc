@@ -1,0 +1,178 @@
+// maglev-control FILE: reads the configuration, keeps the published tables in step with it, with
+// the checks and with the network, and answers the control socket. Everything runs on one thread.
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include "control/api_server.h"
+#include "control/configuration.h"
+#include "control/controller.h"
+#include "control/dataplane_report.h"
+#include "control/files.h"
+#include "control/health.h"
+#include "control/next_hops.h"
+
+namespace maglev {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr size_t kMaxConfigurationBytes = size_t{256} << 20;
+constexpr int kBadConfiguration = 2;
+
+std::expected<Configuration, std::vector<std::string>> load_configuration(const std::string& path) {
+  const auto content = read_whole_file(path, kMaxConfigurationBytes);
+  if (!content) return std::unexpected(std::vector{content.error()});
+  return read_configuration({reinterpret_cast<const char*>(content->data()), content->size()},
+                            path);
+}
+
+// Owns everything that runs. The order of the members is the order of construction: what comes
+// later uses what comes before.
+class Daemon {
+ public:
+  // Throws std::runtime_error with a sentence.
+  Daemon(std::string file, Configuration configuration)
+      : file_(std::move(file)),
+        health_(io_,
+                [this](const std::string& pool, const std::string& backend, const Health& health) {
+                  controller_->health_changed(pool, backend, health);
+                }),
+        next_hops_(need(NextHops::open(
+            io_, [this](const auto& changed) { controller_->next_hops_changed(changed); }))),
+        stop_signals_(io_, SIGTERM, SIGINT),
+        reload_signal_(io_, SIGHUP),
+        tick_(io_) {
+    auto publisher = need(Publisher::open(configuration.directory));
+    auto state = need(State::open(configuration.state_directory));
+    const std::string socket = configuration.socket;
+    report_ = std::make_unique<DataplaneReport>(io_, configuration.directory,
+                                                [this] { api_->dataplane_reported(); });
+    controller_ =
+        std::make_unique<Controller>(std::move(configuration), std::move(state),
+                                     std::move(publisher), reported_generation(), senses());
+    api_ = need(ApiServer::open(io_, socket,
+                                {[this](const ApiRequest& request) {
+                                   return answer_api(*controller_, report_->status(), request);
+                                 },
+                                 [this]() -> const DataplaneStatus& { return report_->status(); }},
+                                {}));
+    spdlog::info("answering on {}", socket);
+  }
+
+  void run() {
+    stop_signals_.async_wait([this](auto error, int signal) {
+      if (error) return;
+      spdlog::info("stopping on signal {}: the published tables stay", signal);
+      io_.stop();
+    });
+    wait_for_reload();
+    wait_for_tick();
+    io_.run();
+  }
+
+ private:
+  template <typename T>
+  static T need(std::expected<T, std::string> value) {
+    if (!value) throw std::runtime_error(value.error());
+    return std::move(*value);
+  }
+
+  uint64_t reported_generation() const {
+    const auto& report = report_->status().report;
+    return report ? report->adopted_generation : 0;
+  }
+
+  Controller::Senses senses() {
+    return {[this](const auto& targets) { health_.set_targets(targets); },
+            [this](auto pool, auto backend) { return health_.of(pool, backend); },
+            [this](const auto& addresses) { next_hops_->watch(addresses); },
+            [this](auto address) { return next_hops_->of(address); }, Controller::Clock::now};
+  }
+
+  void wait_for_reload() {
+    reload_signal_.async_wait([this](auto error, int) {
+      if (error) return;
+      reload();
+      wait_for_reload();
+    });
+  }
+
+  void reload() {
+    auto configuration = load_configuration(file_);
+    const auto taken = configuration
+                           ? controller_->reload(std::move(*configuration))
+                           : std::unexpected(std::move(configuration.error()));
+    if (taken) return spdlog::info("{} is taken again", file_);
+    for (const std::string& mistake : taken.error()) spdlog::error(mistake);
+    spdlog::error("{} is not taken: what was in force stays", file_);
+  }
+
+  void wait_for_tick() {
+    tick_.expires_after(Controller::kTick);
+    tick_.async_wait([this](auto error) {
+      if (error) return;
+      controller_->tick();
+      wait_for_tick();
+    });
+  }
+
+  std::string file_;
+  asio::io_context io_;
+  HealthChecker health_;
+  std::unique_ptr<NextHops> next_hops_;
+  std::unique_ptr<DataplaneReport> report_;
+  std::unique_ptr<Controller> controller_;
+  std::unique_ptr<ApiServer> api_;
+  asio::signal_set stop_signals_;
+  asio::signal_set reload_signal_;
+  asio::steady_timer tick_;
+};
+
+int run(const std::string& file, bool only_check) {
+  auto configuration = load_configuration(file);
+  if (!configuration) {
+    for (const std::string& error : configuration.error()) fmt::print(stderr, "{}\n", error);
+    return kBadConfiguration;
+  }
+  if (only_check) {
+    fmt::print("{} is valid: {} pools, {} VIPs\n", file, configuration->pools.size(),
+               configuration->vips.size());
+    return 0;
+  }
+  try {
+    Daemon(file, std::move(*configuration)).run();
+  } catch (const std::exception& error) {
+    spdlog::error(error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace maglev
+
+int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_st("maglev-control"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+  std::signal(SIGPIPE, SIG_IGN);
+  ::umask(0077);  // what this program writes holds secrets
+
+  CLI::App app("Builds and publishes the tables that maglev-dataplane forwards by.");
+  std::string file;
+  bool only_check = false;
+  app.add_option("FILE", file, "the configuration file")->required();
+  app.add_flag("--check", only_check, "only tell whether FILE is valid");
+  app.set_version_flag("--version", MAGLEV_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  return maglev::run(file, only_check);
+}

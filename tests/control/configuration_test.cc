@@ -1,0 +1,161 @@
+#include "control/configuration.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "tests/control/fixtures.h"
+
+namespace maglev {
+namespace {
+
+const std::string kGood = sample_configuration("/run/maglev-test");
+
+std::vector<std::string> mistakes(const std::string& text) {
+  const auto configuration = read_configuration(text, "maglev.yaml");
+  return configuration ? std::vector<std::string>{} : configuration.error();
+}
+
+// The sample with one text replaced by another.
+std::string with(std::string_view what, std::string_view by) {
+  std::string text = kGood;
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), by);
+}
+
+TEST(Configuration, AGoodFileIsReadWithDefaults) {
+  const auto configuration = read_configuration(kGood, "maglev.yaml");
+  ASSERT_TRUE(configuration) << configuration.error().front();
+  EXPECT_EQ(configuration->directory, "/run/maglev-test/run");
+  EXPECT_EQ(configuration->socket, "/run/maglev-test/run/control.sock");
+  EXPECT_EQ(configuration->hash_seed, 0x9e3779b97f4a7c15u);
+  const Pool& web = configuration->pools.at("web");
+  EXPECT_EQ(web.settings.table_size, 251u);
+  EXPECT_EQ(web.settings.min_healthy, 1u);
+  EXPECT_EQ(web.settings.health.fall, 3u);
+  ASSERT_EQ(web.backends.size(), 3u);
+  EXPECT_EQ(web.backends.at("b2").address.to_string(), "198.18.2.12");
+  EXPECT_EQ(web.backends.at("b2").weight, 1u);
+  EXPECT_EQ(web.backends.at("b2").state, BackendState::kReady);
+  EXPECT_EQ(configuration->pools.at("plain").settings.health.type, HealthType::kNone);
+  const Vip& dns = configuration->vips.at("dns");
+  EXPECT_EQ(dns.protocol, VipProtocol::kUdp);
+  EXPECT_EQ(dns.port, 53);
+  EXPECT_EQ(dns.hash, HashPolicy::kSource);
+}
+
+TEST(Configuration, AnyPortIsWrittenAsAWordOrAsZero) {
+  for (const char* any : {"any", "0"}) {
+    const auto configuration = read_configuration(
+        with("port: 80, pool: web", fmt::format("port: {}, pool: web", any)), "maglev.yaml");
+    ASSERT_TRUE(configuration);
+    EXPECT_EQ(configuration->vips.at("web-http").port, kAnyPort);
+  }
+}
+
+struct Mistake {
+  std::string_view name;
+  std::string_view what;
+  std::string_view by;
+  std::string_view told;
+};
+
+class ConfigurationMistakes : public testing::TestWithParam<Mistake> {};
+
+TEST_P(ConfigurationMistakes, AreToldWithTheirPlace) {
+  const auto errors = mistakes(with(GetParam().what, GetParam().by));
+  ASSERT_EQ(errors.size(), 1u) << testing::PrintToString(errors);
+  EXPECT_EQ(errors[0].substr(0, 12), "maglev.yaml:") << errors[0];
+  EXPECT_NE(errors[0].find(GetParam().told), std::string::npos) << errors[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigurationMistakes,
+    testing::Values(
+        Mistake{"TableSizeNotPrime", "table_size: 251", "table_size: 252",
+                "10:17: pools[0].table_size: table size 252 is not a prime from 3 to 16777213: "
+                "the nearest allowed is 251 or 257"},
+        Mistake{"TableSizeHuge", "table_size: 251", "table_size: 4294967296", "16777213"},
+        Mistake{"TableSizeZero", "table_size: 251", "table_size: 0", "nearest allowed is 3"},
+        Mistake{"UnknownWord", "table_size: 251", "table_sise: 251",
+                "10:5: pools[0]: unknown setting 'table_sise'"},
+        Mistake{"NegativeWeight", "address: 198.18.2.11}", "address: 198.18.2.11, weight: -1}",
+                "expected a whole number from 0 to 1000000, found '-1'"},
+        Mistake{"UnknownState", "address: 198.18.2.11}", "address: 198.18.2.11, state: gone}",
+                "expected ready or drain or maintenance, found 'gone'"},
+        Mistake{"IPv6Backend", "198.18.2.11", "\"2001:db8::1\"", "IPv6 is not supported yet"},
+        Mistake{"Prefix", "198.18.2.11", "198.18.2.0/24", "prefixes are not supported yet"},
+        Mistake{"NoAddress", "198.18.2.11", "web-1.example", "expected an IPv4 address such as"},
+        Mistake{"ShortAddress", "198.18.2.11", "198.18.2", "expected an IPv4 address such as"},
+        Mistake{"Multicast", "198.18.2.11", "224.0.0.1", "expected the address of one host"},
+        Mistake{"Unspecified", "198.18.2.11", "0.0.0.0", "expected the address of one host"},
+        Mistake{"MissingAddress", "{name: b1, address: 198.18.2.11}", "{name: b1}",
+                "'address' is missing"},
+        Mistake{"SameBackendTwice", "name: b2", "name: b1", "two backends are named 'b1'"},
+        Mistake{"SamePoolTwice", "vips:", "  - {name: web}\nvips:", "two pools are named 'web'"},
+        Mistake{"SameVipTwice", "name: dns", "name: web-http", "two VIPs are named 'web-http'"},
+        Mistake{"SameVipAddress", "protocol: udp, port: 53", "protocol: tcp, port: 80",
+                "VIP 'dns' has the address, protocol and port of VIP 'web-http'"},
+        Mistake{"UnknownPool", "port: 80, pool: web", "port: 80, pool: wab",
+                "vips[0].pool: no pool is named 'wab'"},
+        Mistake{"NameWithSlash", "name: b1", "name: a/b", "expected a name of 1 to 255 letters"},
+        Mistake{"EmptyName", "name: b1", "name: \"\"", "expected a name of 1 to 255 letters"},
+        Mistake{"PortTooLarge", "port: 53", "port: 65536", "from 0 to 65535"},
+        Mistake{"HealthPortZero", "type: tcp, port: 80", "type: tcp, port: 0", "from 1 to 65535"},
+        Mistake{"UnknownHealth", "type: tcp", "type: icmp", "expected tcp, found 'icmp'"},
+        Mistake{"ShortSeed", "9e3779b97f4a7c15", "9e37", "expected 16 hexadecimal digits"},
+        Mistake{"SignedSeed", "9e3779b97f4a7c15", "-e3779b97f4a7c15", "16 hexadecimal digits"},
+        Mistake{"RelativeState", "state: /run", "state: run", "expected an absolute path"},
+        Mistake{"ListForMap", "[{name: p1, address: 198.18.3.1}]", "{name: p1}",
+                "expected a list, found a map"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Configuration, AllMistakesAreToldInOneRun) {
+  std::string text = with("port: 53", "port: x");
+  text.replace(text.find("198.18.2.11"), 11, "nowhere");
+  EXPECT_EQ(mistakes(text).size(), 2u);
+}
+
+TEST(Configuration, TheSeedIsNeverToldInAMessage) {
+  const auto errors = mistakes(with("9e3779b97f4a7c15", "9e3779b97f4a7c15f"));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].find("7f4a7c15"), std::string::npos) << errors[0];
+}
+
+TEST(Configuration, MoreBackendsThanSlotsAreRefusedAtTheLastOne) {
+  const auto pool_of = [](int backends) {
+    std::string list;
+    for (int i = 0; i < backends; ++i) list += fmt::format("{{name: x{}, address: 10.0.0.1}}, ", i);
+    return with("[{name: p1, address: 198.18.3.1}]", "[" + list + "]");
+  };
+  EXPECT_TRUE(mistakes(pool_of(251)).empty());
+  const auto errors = mistakes(pool_of(252));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].find("252 backends of positive weight are more than 251"), std::string::npos)
+      << errors[0];
+}
+
+TEST(Configuration, CutAtAnyByteItReadsWholeOrNamesAPlaceAndNeverThrows) {
+  for (size_t length = 0; length < kGood.size(); ++length) {
+    for (const std::string& error : mistakes(kGood.substr(0, length))) {
+      EXPECT_EQ(error.substr(0, 11), "maglev.yaml") << error;
+    }
+  }
+  EXPECT_FALSE(mistakes("").empty());
+}
+
+TEST(Configuration, AnyByteMayBeReplacedAndNothingIsThrown) {
+  for (size_t at = 0; at < kGood.size(); ++at) {
+    for (const char byte : {'\0', '\xff', '{', '"', '&', '*', '\t', '\n'}) {
+      std::string text = kGood;
+      text[at] = byte;
+      for (const std::string& error : mistakes(text)) {
+        EXPECT_EQ(error.substr(0, 11), "maglev.yaml") << error;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace maglev

@@ -1,0 +1,224 @@
+#include "control/model.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/control/fixtures.h"
+
+namespace maglev {
+namespace {
+
+using boost::asio::ip::make_address_v4;
+
+Configuration sample() {
+  return *read_configuration(sample_configuration("/run/test"), "test.yaml");
+}
+
+class ModelTest : public testing::Test {
+ protected:
+  ModelTest() : configuration_(sample()), model_(configuration_.pools, configuration_.vips) {}
+
+  void carry_out(const std::expected<Overrides, Refusal>& planned) {
+    ASSERT_TRUE(planned) << planned.error().message;
+    model_.apply(*planned);
+  }
+
+  // What the next process makes of the file and of what was remembered.
+  std::pair<Model, std::vector<Model::Dropped>> next_process() const {
+    Model next(configuration_.pools, configuration_.vips);
+    auto dropped = next.restore(model_.overrides());
+    return {std::move(next), std::move(dropped)};
+  }
+
+  void expect_next_process_agrees() const {
+    const auto [next, dropped] = next_process();
+    EXPECT_TRUE(dropped.empty());
+    EXPECT_EQ(next.pools(), model_.pools());
+    EXPECT_EQ(next.vips(), model_.vips());
+  }
+
+  static Backend backend(std::string_view address, uint32_t weight = 1) {
+    return {make_address_v4(address), weight};
+  }
+  static Vip vip(std::string_view address, uint16_t port, std::string pool) {
+    Vip vip;
+    vip.address = make_address_v4(address);
+    vip.port = port;
+    vip.pool = std::move(pool);
+    return vip;
+  }
+  template <typename T>
+  static std::string_view code(const std::expected<T, Refusal>& result) {
+    return result ? "" : result.error().code;
+  }
+
+  Configuration configuration_;
+  Model model_;
+};
+
+TEST_F(ModelTest, TheFileAloneIsTheIntent) {
+  EXPECT_EQ(model_.pools(), configuration_.pools);
+  EXPECT_EQ(model_.vips(), configuration_.vips);
+  EXPECT_TRUE(model_.overrides().empty());
+}
+
+TEST_F(ModelTest, PlanningChangesNothing) {
+  ASSERT_TRUE(model_.plan_remove_backend("web", "b1"));
+  EXPECT_EQ(model_.pools(), configuration_.pools);
+}
+
+TEST_F(ModelTest, WhatIsNotThereIsRefusedByName) {
+  EXPECT_EQ(code(model_.find_pool("nope")), "unknown_pool");
+  EXPECT_EQ(code(model_.find_vip("nope")), "unknown_vip");
+  EXPECT_EQ(code(model_.plan_remove_pool("nope")), "unknown_pool");
+  EXPECT_EQ(code(model_.plan_remove_vip("nope")), "unknown_vip");
+  EXPECT_EQ(code(model_.plan_add_backend("nope", {"x", backend("10.0.0.1")})), "unknown_pool");
+  EXPECT_EQ(code(model_.plan_patch_backend("web", "nope", {1, {}})), "unknown_backend");
+  EXPECT_EQ(code(model_.plan_patch_backend("nope", "b1", {1, {}})), "unknown_pool");
+  EXPECT_EQ(code(model_.plan_remove_backend("web", "nope")), "unknown_backend");
+  EXPECT_EQ(code(model_.plan_add_vip({"v", vip("10.0.0.1", 1, "nope")})), "unknown_pool");
+}
+
+TEST_F(ModelTest, WhatIsTakenIsRefused) {
+  EXPECT_EQ(code(model_.plan_add_pool({"web", {}})), "exists");
+  EXPECT_EQ(code(model_.plan_add_backend("web", {"b1", backend("10.0.0.1")})), "exists");
+  EXPECT_EQ(code(model_.plan_add_vip({"dns", vip("10.0.0.1", 1, "web")})), "exists");
+  EXPECT_EQ(code(model_.plan_add_vip({"other", vip("198.51.100.10", 80, "web")})), "exists");
+  EXPECT_EQ(code(model_.plan_remove_pool("web")), "in_use");
+}
+
+TEST_F(ModelTest, AChangeOfAFileBackendIsLaidOverIt) {
+  carry_out(model_.plan_patch_backend("web", "b1", {{}, BackendState::kDrain}));
+  carry_out(model_.plan_patch_backend("web", "b1", {7, {}}));
+  const Backend& b1 = model_.pools().at("web").backends.at("b1");
+  EXPECT_EQ(b1.state, BackendState::kDrain);
+  EXPECT_EQ(b1.weight, 7u);
+  EXPECT_EQ(b1.source, Source::kFile);
+  EXPECT_EQ(model_.overrides().size(), 1u);
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, WhatTheSocketDidNotSetFollowsTheFile) {
+  carry_out(model_.plan_patch_backend("web", "b1", {{}, BackendState::kDrain}));
+  configuration_.pools.at("web").backends.at("b1").weight = 9;
+  const auto [next, dropped] = next_process();
+  EXPECT_EQ(next.pools().at("web").backends.at("b1").weight, 9u);
+  EXPECT_EQ(next.pools().at("web").backends.at("b1").state, BackendState::kDrain);
+}
+
+TEST_F(ModelTest, ABackendOfTheSocketLivesAndLeavesNothingBehind) {
+  carry_out(model_.plan_add_backend("web", {"b4", backend("10.0.0.4", 3)}));
+  carry_out(model_.plan_patch_backend("web", "b4", {5, {}}));
+  EXPECT_EQ(model_.pools().at("web").backends.at("b4").source, Source::kSocket);
+  EXPECT_EQ(model_.pools().at("web").backends.at("b4").weight, 5u);
+  expect_next_process_agrees();
+  carry_out(model_.plan_remove_backend("web", "b4"));
+  EXPECT_TRUE(model_.overrides().empty());
+  EXPECT_EQ(model_.pools(), configuration_.pools);
+}
+
+TEST_F(ModelTest, ARemovedFileBackendStaysRemovedAndMayComeBackAsAnother) {
+  carry_out(model_.plan_remove_backend("web", "b1"));
+  EXPECT_FALSE(model_.pools().at("web").backends.contains("b1"));
+  expect_next_process_agrees();
+  carry_out(model_.plan_add_backend("web", {"b1", backend("10.0.0.9")}));
+  expect_next_process_agrees();
+  carry_out(model_.plan_remove_backend("web", "b1"));
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, AFilePoolMayBeReplacedByOneOfTheSocket) {
+  carry_out(model_.plan_patch_backend("web", "b1", {7, {}}));
+  carry_out(model_.plan_remove_vip("web-http"));
+  carry_out(model_.plan_remove_pool("web"));
+  EXPECT_EQ(model_.overrides().size(), 2u) << "the backend's change went with its pool";
+  expect_next_process_agrees();
+  Pool pool;
+  pool.backends.emplace("only", backend("10.0.0.1"));
+  carry_out(model_.plan_add_pool({"web", pool}));
+  EXPECT_EQ(model_.pools().at("web").backends.size(), 1u);
+  expect_next_process_agrees();
+  carry_out(model_.plan_remove_backend("web", "only"));
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, AVipMayTakeTheAddressOfARemovedOne) {
+  carry_out(model_.plan_remove_vip("web-http"));
+  carry_out(model_.plan_add_vip({"another", vip("198.51.100.10", 80, "web")}));
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, APoolOfTheSocketAndItsVipAreRestoredTogether) {
+  Pool pool;
+  pool.settings.table_size = 251;
+  carry_out(model_.plan_add_pool({"api", pool}));
+  carry_out(model_.plan_add_backend("api", {"a1", backend("10.0.0.1")}));
+  carry_out(model_.plan_add_vip({"api-vip", vip("198.51.100.11", 443, "api")}));
+  EXPECT_EQ(code(model_.plan_remove_pool("api")), "in_use");
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, WhatTheFileNoLongerNamesIsForgotten) {
+  carry_out(model_.plan_patch_backend("web", "b1", {7, {}}));
+  carry_out(model_.plan_remove_backend("web", "b2"));
+  carry_out(model_.plan_remove_vip("dns"));
+  configuration_.pools.at("web").backends.erase("b1");
+  configuration_.pools.at("web").backends.erase("b2");
+  configuration_.vips.erase("dns");
+  const auto [next, dropped] = next_process();
+  EXPECT_EQ(dropped.size(), 3u);
+  EXPECT_TRUE(next.overrides().empty());
+  EXPECT_EQ(next.pools(), configuration_.pools);
+}
+
+TEST_F(ModelTest, AVipOfTheSocketWhosePoolLeftTheFileIsTold) {
+  carry_out(model_.plan_add_vip({"extra", vip("198.51.100.11", 80, "web")}));
+  configuration_.vips.erase("web-http");
+  configuration_.pools.erase("web");
+  const auto [next, dropped] = next_process();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_TRUE(dropped[0].loses_vip());
+  EXPECT_EQ(dropped[0].why, "no pool is named 'web'");
+}
+
+TEST_F(ModelTest, APoolRemovedByTheSocketComesBackWhenTheFileNeedsIt) {
+  carry_out(model_.plan_remove_vip("web-http"));
+  carry_out(model_.plan_remove_pool("web"));
+  configuration_.vips.emplace("new", vip("198.51.100.12", 80, "web"));
+  const auto [next, dropped] = next_process();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_TRUE(next.pools().contains("web"));
+}
+
+TEST_F(ModelTest, WhatTheFileHasTakenOverIsTheFilesFromThenOn) {
+  Pool pool;
+  pool.settings.table_size = 251;
+  pool.backends.emplace("a1", backend("10.0.0.1"));
+  carry_out(model_.plan_add_pool({"api", pool}));
+  carry_out(model_.plan_add_vip({"api-vip", vip("198.51.100.11", 443, "api")}));
+  carry_out(model_.plan_add_backend("web", {"b4", backend("10.0.0.4")}));
+  configuration_.pools.emplace("api", pool);
+  configuration_.vips.emplace("api-vip", vip("198.51.100.11", 443, "api"));
+  configuration_.pools.at("web").backends.emplace("b4", backend("10.0.0.4"));
+  const auto [next, dropped] = next_process();
+  EXPECT_EQ(dropped.size(), 3u);
+  EXPECT_TRUE(next.overrides().empty());
+  EXPECT_EQ(next.pools(), configuration_.pools);
+  EXPECT_EQ(next.vips(), configuration_.vips);
+}
+
+TEST_F(ModelTest, ABackendThatDoesNotFitTheTableIsRefused) {
+  Pool pool;
+  pool.settings.table_size = 3;
+  carry_out(model_.plan_add_pool({"tiny", pool}));
+  for (const char* name : {"a", "b", "c"}) {
+    carry_out(model_.plan_add_backend("tiny", {name, backend("10.0.0.1")}));
+  }
+  EXPECT_EQ(code(model_.plan_add_backend("tiny", {"d", backend("10.0.0.1")})), "bad_request");
+  carry_out(model_.plan_add_backend("tiny", {"d", backend("10.0.0.1", 0)}));
+  EXPECT_EQ(code(model_.plan_patch_backend("tiny", "d", {1, {}})), "bad_request");
+  carry_out(model_.plan_patch_backend("tiny", "a", {0, {}}));
+  carry_out(model_.plan_patch_backend("tiny", "d", {1, {}}));
+}
+
+}  // namespace
+}  // namespace maglev

@@ -1,0 +1,242 @@
+#include "control/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+namespace maglev {
+namespace {
+
+using boost::asio::ip::address_v4;
+using boost::asio::ip::make_address_v4;
+
+const std::vector<PortSettings> kPorts = {{"a", "net_null0", "lb0"}, {"b", "net_null1", "lb1"}};
+
+NextHop hop_by(std::string interface) {
+  NextHop hop;
+  hop.resolved = true;
+  hop.mac = {2, 0, 0, 0, 0, 9};
+  hop.outer_source = make_address_v4("198.18.0.1");
+  hop.interface = std::move(interface);
+  hop.reason.clear();
+  return hop;
+}
+
+class PlanTest : public testing::Test {
+ protected:
+  PlanTest() {
+    pool_.settings.table_size = 251;
+    pool_.settings.health.type = HealthType::kTcp;
+    for (const char* name : {"b1", "b2", "b3", "b4"}) {
+      pool_.backends[name].address = make_address_v4("198.18.0.10");
+      verdicts_[name] = HealthVerdict::kUp;
+    }
+  }
+
+  PoolSenses senses() {
+    return {[this](const std::string& name) { return verdicts_[name]; },
+            [this](address_v4) { return hop_; },
+            [this](const std::string&) { return settling_; }};
+  }
+
+  std::vector<std::string> members() {
+    std::vector<std::string> names;
+    for (const auto& member : choose_members(pool_, senses()).members) names.push_back(member.name);
+    return names;
+  }
+  bool fails_open() { return choose_members(pool_, senses()).fail_open; }
+
+  PlannedPool plan(const PlannedPool* previous = nullptr) {
+    numbering_.update(pool_.backends);
+    return *plan_pool("web", pool_, numbering_, senses(), kPorts, previous);
+  }
+
+  using Names = std::vector<std::string>;
+  Pool pool_;
+  std::map<std::string, HealthVerdict> verdicts_;
+  NextHop hop_ = hop_by("lb1");
+  bool settling_ = false;
+  Numbering numbering_;
+};
+
+TEST_F(PlanTest, ReadyBackendsThatAreUpEnter) {
+  pool_.backends["b1"].state = BackendState::kDrain;
+  pool_.backends["b2"].state = BackendState::kMaintenance;
+  pool_.backends["b3"].weight = 0;
+  EXPECT_EQ(members(), Names{"b4"});
+}
+
+TEST_F(PlanTest, DownAndUncheckedOnesStayOut) {
+  verdicts_["b1"] = HealthVerdict::kDown;
+  verdicts_["b2"] = HealthVerdict::kUnknown;
+  EXPECT_EQ(members(), (Names{"b3", "b4"}));
+  EXPECT_FALSE(fails_open());
+}
+
+TEST_F(PlanTest, InAPoolWithoutChecksEveryReadyOneEnters) {
+  pool_.settings.health.type = HealthType::kNone;
+  for (auto& [name, verdict] : verdicts_) verdict = HealthVerdict::kUnknown;
+  EXPECT_EQ(members(), (Names{"b1", "b2", "b3", "b4"}));
+  EXPECT_FALSE(fails_open());
+}
+
+TEST_F(PlanTest, WhileAPoolSettlesOnlyTheOnesFoundDownStayOut) {
+  settling_ = true;
+  verdicts_["b1"] = HealthVerdict::kDown;
+  verdicts_["b2"] = HealthVerdict::kUnknown;
+  EXPECT_EQ(members(), (Names{"b2", "b3", "b4"}));
+}
+
+TEST_F(PlanTest, WithFewerHealthyThanTheFloorAllReadyOnesEnter) {
+  pool_.settings.min_healthy = 2;
+  pool_.backends["b4"].state = BackendState::kDrain;
+  verdicts_["b1"] = HealthVerdict::kDown;
+  EXPECT_EQ(members(), (Names{"b2", "b3"}));
+  verdicts_["b2"] = HealthVerdict::kDown;
+  EXPECT_EQ(members(), (Names{"b1", "b2", "b3"}));
+  EXPECT_TRUE(fails_open());
+  verdicts_["b1"] = HealthVerdict::kUp;
+  EXPECT_EQ(members(), (Names{"b1", "b3"}));
+  EXPECT_FALSE(fails_open()) << "the recovery ends it";
+}
+
+TEST_F(PlanTest, AFloorAboveTheReadyOnesIsNoFailureWhileAllAreHealthy) {
+  pool_.settings.min_healthy = 9;
+  EXPECT_EQ(members().size(), 4u);
+  EXPECT_FALSE(fails_open());
+}
+
+TEST_F(PlanTest, AFloorOfZeroLetsATableRunEmpty) {
+  pool_.settings.min_healthy = 0;
+  for (auto& [name, verdict] : verdicts_) verdict = HealthVerdict::kDown;
+  EXPECT_TRUE(members().empty());
+  EXPECT_EQ(plan().owned_slots.size(), 0u);
+}
+
+TEST_F(PlanTest, ThePlannedFilesPassTheirChecksAndFitEachOther) {
+  pool_.backends["b2"].weight = 3;
+  pool_.backends["b3"].state = BackendState::kDrain;
+  const PlannedPool planned = plan();
+  const auto table = check_table_file(planned.table_file);
+  const auto pool = check_pool_file(planned.pool_file);
+  ASSERT_TRUE(table) << table.error();
+  ASSERT_TRUE(pool) << pool.error();
+  EXPECT_TRUE(check_pool_fits_table(*pool, *table));
+  EXPECT_EQ(table->checksum, planned.table);
+  EXPECT_EQ(pool->checksum, planned.pool);
+  EXPECT_EQ(pool->name, "web");
+  EXPECT_EQ(pool->backends.size(), 4u) << "the drained one keeps its place";
+  EXPECT_EQ(pool->backends[0].port, 1) << "the port whose interface the next hop names";
+  EXPECT_EQ(pool->backends[0].resolved, 1);
+  std::vector<uint32_t> owned(table->owners.size());
+  for (uint32_t slot = 0; slot < table->size(); ++slot) ++owned[table->owner_of(slot)];
+  EXPECT_EQ(owned, planned.owned_slots);
+}
+
+TEST_F(PlanTest, AnUnchangedMembershipTakesOverTheTable) {
+  const PlannedPool first = plan();
+  hop_.mac[5] = 7;
+  const PlannedPool second = plan(&first);
+  EXPECT_TRUE(second.table_file.empty());
+  EXPECT_EQ(second.table, first.table);
+  EXPECT_EQ(second.owned_slots, first.owned_slots);
+  EXPECT_NE(second.pool, first.pool);
+  pool_.backends["b1"].weight = 2;
+  const PlannedPool third = plan(&second);
+  EXPECT_FALSE(third.table_file.empty());
+  EXPECT_NE(third.table, first.table);
+}
+
+TEST_F(PlanTest, TheTableDependsOnTheMembershipAndNotOnHistory) {
+  const Checksum fresh = plan().table;
+  pool_.backends.erase("b2");
+  plan();
+  pool_.backends["b9"].address = make_address_v4("198.18.0.19");
+  plan();
+  pool_.backends.erase("b9");
+  pool_.backends["b2"].address = make_address_v4("198.18.0.10");
+  EXPECT_EQ(plan().table, fresh);
+}
+
+TEST_F(PlanTest, AWayOutOfNoPortIsUnresolvedAndSaysWhy) {
+  hop_ = hop_by("eth7");
+  const WayOut way_out = find_way_out(hop_, kPorts);
+  EXPECT_FALSE(way_out.next_hop.resolved);
+  EXPECT_NE(way_out.next_hop.reason.find("'eth7'"), std::string::npos);
+  const PlannedPool planned = plan();
+  EXPECT_EQ(planned.unresolved, 4u);
+  const auto pool = check_pool_file(planned.pool_file);
+  ASSERT_TRUE(pool) << pool.error();
+  EXPECT_EQ(pool->backends[0].resolved, 0);
+}
+
+TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
+  ByName<PlannedPool> pools;
+  pools.emplace("web", plan());
+  Vip vip;
+  vip.address = make_address_v4("198.51.100.10");
+  vip.port = 80;
+  vip.pool = "web";
+  const auto file = plan_root(5, 42, pools, {{"web-http", vip}});
+  const auto root = check_root_file(file);
+  ASSERT_TRUE(root) << root.error();
+  EXPECT_EQ(root->generation, 5u);
+  EXPECT_EQ(root->hash_seed, 42u);
+  EXPECT_EQ(root->pools[0], pools.at("web").pool);
+  EXPECT_EQ(root->vips[0].port, 80);
+  EXPECT_EQ(root->vips[0].pool, 0u);
+}
+
+TEST(Numbering, ABackendKeepsItsIndexAndANewOneTakesTheLowestFree) {
+  Numbering numbering;
+  EXPECT_TRUE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}));
+  EXPECT_FALSE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}));
+  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}}));
+  EXPECT_EQ(numbering.places()[0].name, "");
+  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}, {"z", {}}, {"y", {}}}));
+  EXPECT_EQ(numbering.index_of("b"), 1u);
+  EXPECT_EQ(numbering.index_of("c"), 2u);
+  EXPECT_EQ(numbering.index_of("y"), 0u);
+  EXPECT_EQ(numbering.index_of("z"), 3u);
+}
+
+TEST(Numbering, ANewBackendAtAUsedIndexHasAnotherIncarnation) {
+  Numbering numbering;
+  numbering.update({{"a", {}}});
+  const uint8_t first = numbering.places()[0].incarnation;
+  numbering.update({});
+  numbering.update({{"a", {}}});
+  EXPECT_NE(numbering.places()[0].incarnation, first);
+  const Numbering restored(numbering.places());
+  EXPECT_EQ(restored.index_of("a"), 0u);
+}
+
+TEST(Numbering, ManyRandomChangesNeverMoveOrShareAnIndex) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  Numbering numbering;
+  ByName<Backend> backends;
+  std::map<std::string, uint32_t> indices;
+  for (int step = 0; step < 2000; ++step) {
+    const std::string name = fmt::format("n{}", random() % 60);
+    if (backends.erase(name) > 0) {
+      indices.erase(name);
+    } else {
+      backends[name];
+    }
+    numbering.update(backends);
+    for (const auto& [known, index] : indices) ASSERT_EQ(numbering.index_of(known), index);
+    if (backends.contains(name)) indices[name] = numbering.index_of(name);
+    for (const auto& [known, backend] : backends) {
+      ASSERT_EQ(numbering.places()[numbering.index_of(known)].name, known);
+    }
+    ASSERT_LE(numbering.places().size(), 60u);
+  }
+}
+
+}  // namespace
+}  // namespace maglev
