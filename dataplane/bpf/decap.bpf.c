@@ -2,11 +2,11 @@
 /* On a backend: takes the outer header off IPv4-in-IPv4 packets (RFC 2003) that a load balancer
  * sent, so that the kernel sees the client's packet, addressed to the VIP.
  *
- *   not IPv4-in-IPv4                          passes untouched
- *   outer source not among outer_sources      passes untouched, counted: it may be another tunnel's
- *   outer packet is a fragment                dropped, counted: only a whole packet can be
- * unwrapped lengths, versions, outer checksum wrong   dropped, counted outer says congestion, inner
- * cannot       dropped, counted (RFC 6040)
+ * - Not IPv4-in-IPv4: passes untouched.
+ * - Outer source not among outer_sources: passes untouched, counted. It may be another tunnel's.
+ * - The outer packet is a fragment: dropped, counted. Only a whole packet can be unwrapped.
+ * - Lengths, versions or the outer checksum are wrong: dropped, counted.
+ * - The outer header tells of congestion, the inner flow cannot: dropped, counted (RFC 6040).
  *
  * The inner header is changed in its ECN field alone; its own checksum is left to the kernel. */
 #include <linux/in.h>
