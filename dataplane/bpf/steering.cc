@@ -171,7 +171,7 @@ std::expected<void, std::string> Steering::add_vips(std::span<const VipPrefix> v
 }
 
 std::expected<void, std::string> Steering::set_vips(std::span<const VipPrefix> vips) {
-  if (auto added = add_vips(vips); !added) return added;
+  if (auto good = check(interface_, vips); !good) return good;
   const std::set<VipPrefix> wanted(vips.begin(), vips.end());
   for (auto vip = vips_.begin(); vip != vips_.end();) {
     if (wanted.contains(*vip)) {
@@ -184,7 +184,7 @@ std::expected<void, std::string> Steering::set_vips(std::span<const VipPrefix> v
           return removed;
     vip = vips_.erase(vip);
   }
-  return {};
+  return add_vips(vips);
 }
 
 std::expected<Steering::Counters, std::string> Steering::counters() const {

@@ -64,11 +64,11 @@ class Steering {
   // After the driver attached the program: finds it on the interface and fills in its VIPs.
   std::expected<void, std::string> bind();
 
-  // Adds those that are missing.
+  // Adds those that are missing. A wrong prefix is refused before anything is changed; on another
+  // error (a map is full) what was written stays, and vips() tells what is there.
   std::expected<void, std::string> add_vips(std::span<const VipPrefix> vips);
 
-  // Makes the set equal to these: adds first, then removes. On an error (a map is full, a prefix is
-  // wrong) what was written stays written and vips() tells it.
+  // Makes the set equal to these. Those in both sets are not touched.
   std::expected<void, std::string> set_vips(std::span<const VipPrefix> vips);
 
   const std::set<VipPrefix>& vips() const { return vips_; }
