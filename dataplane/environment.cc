@@ -50,9 +50,10 @@ std::string cores_option(const DataplaneSettings& settings) {
 
 std::vector<std::string> eal_arguments(const DataplaneSettings& settings,
                                        const std::string& steering_program) {
-  // --in-memory: no file is left behind in hugetlbfs, whatever the process dies of.
+  // No file is left behind, whatever the process dies of: --in-memory makes none, and is refused
+  // together with --no-huge, whose only files are the shared configuration.
   std::vector<std::string> arguments = {"maglev-dataplane",
-                                        "--in-memory",
+                                        settings.hugepages ? "--in-memory" : "--no-shconf",
                                         "--no-telemetry",
                                         "--log-level=lib.eal:warning",
                                         cores_option(settings),
