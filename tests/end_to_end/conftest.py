@@ -12,8 +12,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import lab as laboratory  # noqa: E402
 
-BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", laboratory.ROOT / "build"))
-
 
 def pytest_configure():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -46,17 +44,19 @@ def make_lab(whole_machine, request):
     labs = []
 
     def make(**arguments):
-        made = laboratory.Lab(build=BUILD, **arguments)
+        made = laboratory.Lab(**arguments)
         labs.append(made)
         return made.__enter__()
 
     yield make
     for made in labs:
+        failed = getattr(request.node, "failed", False)
         try:
-            check_counters(made)
+            if not failed:
+                check_counters(made)
         finally:
-            if getattr(request.node, "failed", False):
-                target = BUILD / "end-to-end-logs" / request.node.name
+            if failed:
+                target = laboratory.BUILD / "end-to-end-logs" / request.node.name
                 made.keep_logs(target)
                 print(f"logs are kept in {target}")
             made.close()

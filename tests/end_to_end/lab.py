@@ -6,7 +6,7 @@
 
 One thread uses a Lab. All it makes is named after it, NAME = maglev-KIND-PID.N: the namespaces
 NAME-client, NAME-router, NAME-lb, NAME-b1, ... and the directory /run/NAME with configuration,
-sockets, logs and a hugetlbfs. It is removed again on the way out, whatever the reason; what a
+sockets and logs. It is removed again on the way out, whatever the reason; what a
 killed lab left behind is removed by the next one, which knows it by the lock that died with it.
 """
 
@@ -27,6 +27,7 @@ from control_api import ControlApi
 from network import LAN_MTU, VIPS, Network, lan_address
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
 RUN = pathlib.Path("/run")
 NAME = re.compile(r"maglev-(?:test|quickstart)-\d+\.\d+")
 HASH_SEED = 0x9E3779B97F4A7C15
@@ -77,13 +78,12 @@ class Lab:
     instances = 0
 
     def __init__(self, kind="test", servers=("b1", "b2", "b3", "b4"), pool=("b1", "b2", "b3"),
-                 lans=1, queues=1, memory_mib=256, build=ROOT / "build"):
+                 lans=1, memory_mib=256):
         Lab.instances += 1
         self.name = f"maglev-{kind}-{os.getpid()}.{Lab.instances}"
         self.directory = RUN / self.name
-        self.network = Network(self.name, servers, lans, queues)
+        self.network = Network(self.name, servers, lans)
         self.memory_mib = memory_mib
-        self.build = pathlib.Path(build)
         self.processes = {}
         self.control = ControlApi(self.directory / "control.sock")
         self.choose_processors()
@@ -101,11 +101,8 @@ class Lab:
     def default_settings(self, pool):
         """The configuration file's content; tests change it before start_all()."""
         network = self.network
-        ports = [{"name": f"lan{lan}", "device": f"net_af_xdp{lan},iface=eth{lan}"
-                  + (f",queue_count={network.queues}" if network.queues > 1 else ""),
-                  "interface": f"eth{lan}", "queues": network.queues}
-                 for lan in range(network.lans)]
-        workers = network.lans * network.queues
+        ports = [{"name": f"lan{lan}", "device": f"net_af_xdp{lan},iface=eth{lan}",
+                  "interface": f"eth{lan}"} for lan in range(network.lans)]
         return {
             "directory": str(self.directory / "shared"),
             "state": str(self.directory / "state"),
@@ -113,10 +110,9 @@ class Lab:
             "control": {"socket": str(self.control.path)},
             "dataplane": {
                 "main_core": f"0@{self.main_processor}",
-                "cores": [f"{n + 1}@{self.worker_processor}" for n in range(workers)],
+                "cores": [f"{n + 1}@{self.worker_processor}" for n in range(network.lans)],
                 "memory_mib": self.memory_mib,
-                "steering_program": str(self.build / "dataplane/bpf/steering.bpf.o"),
-                "eal_options": [f"--huge-dir={self.directory}/huge"],
+                "steering_program": str(BUILD / "dataplane/bpf/steering.bpf.o"),
                 "ports": ports,
             },
             "pools": [{
@@ -137,12 +133,12 @@ class Lab:
         return self.directory / "maglev.yaml"
 
     def program(self, name):
-        path = self.build / {"maglev-control": "control", "maglevctl": "control",
-                             "maglev-dataplane": "dataplane",
-                             "maglev-decap": "dataplane/bpf"}[name] / name
+        path = BUILD / {"maglev-control": "control", "maglevctl": "control",
+                        "maglev-dataplane": "dataplane",
+                        "maglev-decap": "dataplane/bpf"}[name] / name
         if not path.exists():
-            raise RuntimeError(f"{path} is not built: run meson setup {self.build} and "
-                               f"ninja -C {self.build}")
+            raise RuntimeError(f"{path} is not built: run meson setup {BUILD} and "
+                               f"ninja -C {BUILD}")
         return path
 
     # --- making and removing it ---------------------------------------------------------------
@@ -165,9 +161,6 @@ class Lab:
             remove_stale_labs()
             self.directory.mkdir()
             self.lock = take_lock(self.directory / "lock")
-            (self.directory / "huge").mkdir()
-            netns.run("mount", "-t", "hugetlbfs", "-o", "pagesize=2M", self.name,
-                      self.directory / "huge")
             hugepages.provide(self.memory_mib, self.directory / "hugepages-added")
         os.sched_setaffinity(0, self.all_processors - {self.worker_processor}
                              or self.all_processors)
@@ -235,6 +228,10 @@ class Lab:
             os.kill(pid, signal.SIGKILL)
         for label in (f"nginx-{server}", f"decap-{server}"):
             self.processes.pop(label).wait(5)
+
+    def show_link(self, host, interface):
+        return netns.run("ip", "-json", "-n", self.network.namespace(host), "link", "show",
+                         interface)
 
     def start_control(self):
         return self.start("control", "lb", self.program("maglev-control"), self.configuration)
@@ -365,20 +362,5 @@ def remove(name):
     for namespace in namespaces:
         netns.run("ip", "netns", "delete", namespace)
     directory = RUN / name
-    if (directory / "huge").is_mount():
-        unmount(directory / "huge")
     hugepages.give_back(directory / "hugepages-added")
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def unmount(path, timeout_s=5):
-    """A killed process may need a moment to let go of its files."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            netns.run("umount", path)
-            return
-        except RuntimeError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)

@@ -25,11 +25,10 @@ def lan_address(lan, host_number):
 
 
 class Network:
-    def __init__(self, prefix, servers, lans=1, queues=1):
+    def __init__(self, prefix, servers, lans=1):
         self.prefix = prefix
         self.servers = list(servers)
         self.lans = lans
-        self.queues = queues
 
     def namespace(self, host):
         return f"{self.prefix}-{host}"
@@ -90,9 +89,8 @@ class Network:
     def connect(self, host, interface, router_interface, mtu, bridge=None):
         """A veth pair between a host and the router."""
         namespace, router = self.namespace(host), self.namespace("router")
-        queues = ("numrxqueues", self.queues, "numtxqueues", self.queues)
-        netns.run("ip", "-n", namespace, "link", "add", interface, *queues, "type", "veth",
-                  "peer", "name", router_interface, *queues, "netns", router)
+        netns.run("ip", "-n", namespace, "link", "add", interface, "type", "veth",
+                  "peer", "name", router_interface, "netns", router)
         for end, name in ((namespace, interface), (router, router_interface)):
             # AF_XDP sees raw frames: checksums and segments must be finished by the sender.
             netns.run("ip", "netns", "exec", end, "ethtool", "-K", name,

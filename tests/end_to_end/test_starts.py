@@ -1,0 +1,79 @@
+"""Starts that must not happen: each says why, and what runs goes on."""
+
+import signal
+import subprocess
+
+import pytest
+
+import expected
+from lab import to_yaml
+
+
+def run_to_its_end(lab, program, *arguments):
+    return subprocess.run(
+        ["ip", "netns", "exec", lab.network.namespace("lb"), lab.program(program), *arguments],
+        capture_output=True, text=True, timeout=20)
+
+
+def other_configuration(lab):
+    """A second configuration file with the present settings."""
+    path = lab.directory / "other.yaml"
+    path.write_text(to_yaml(lab.settings))
+    return path
+
+
+def check_unharmed(lab):
+    lab.check_processes()
+    assert lab.is_serving()
+    expected.check_requests(lab, expected.EQUAL_WEIGHTS, 35000)
+
+
+@pytest.mark.parametrize("program", ["maglev-control", "maglev-dataplane"])
+def test_a_second_daemon_beside_a_running_one_says_so_and_harms_nothing(lab, program):
+    second = run_to_its_end(lab, program, lab.configuration)
+    assert second.returncode > 0
+    assert f"another {program}" in second.stderr, second
+    check_unharmed(lab)
+
+
+def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
+    lab.settings["directory"] = str(lab.directory / "elsewhere")
+    lab.settings["dataplane"] |= {"hugepages": False, "memory_mib": 64}
+    second = run_to_its_end(lab, "maglev-dataplane", other_configuration(lab))
+    assert second.returncode > 0
+    assert "eth0" in second.stderr
+    check_unharmed(lab)
+
+
+def test_an_xdp_program_that_is_not_ours_to_remove_is_refused_by_name_and_stays(make_lab):
+    lab = make_lab()
+    lab.configuration.write_text(to_yaml(lab.settings))
+    lab.start("foreign", "lb", lab.program("maglev-decap"), "--interface", "eth0",
+              "--from", "203.0.113.1")
+    lab.wait_until(lambda: "xdp" in lab.show_link("lb", "eth0"), "its program attached")
+    lab.stop("foreign", signal.SIGKILL)  # which leaves the program where it is
+    refused = run_to_its_end(lab, "maglev-dataplane", lab.configuration)
+    assert refused.returncode > 0
+    assert "maglev_decap" in refused.stderr
+    assert "xdp" in lab.show_link("lb", "eth0")
+
+
+def test_too_few_hugepages_are_told_with_the_number_needed(make_lab):
+    lab = make_lab(memory_mib=0)
+    lab.settings["dataplane"]["memory_mib"] = 1 << 20
+    lab.configuration.write_text(to_yaml(lab.settings))
+    refused = run_to_its_end(lab, "maglev-dataplane", lab.configuration)
+    assert refused.returncode > 0
+    assert "1048576 MiB" in refused.stderr and "nr_hugepages" in refused.stderr
+    assert "xdp" not in lab.show_link("lb", "eth0")
+
+
+@pytest.mark.parametrize("program", ["maglev-control", "maglev-dataplane"])
+def test_a_mistake_in_the_configuration_is_told_with_its_place(make_lab, program):
+    lab = make_lab(memory_mib=0)
+    text = to_yaml(lab.settings).replace('main_core: "0@', 'main_core: "zero@')
+    lab.configuration.write_text(text)
+    line = 1 + text[:text.index("main_core")].count("\n")
+    refused = run_to_its_end(lab, program, lab.configuration)
+    assert refused.returncode > 0
+    assert f"{lab.configuration}:{line}:" in refused.stderr
