@@ -139,6 +139,12 @@ Planned add_backend(const Model& model, const Names& names, const std::string& b
 }
 
 Planned patch_backend(const Model& model, const Names& names, const std::string& body) {
+  const auto parsed = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_object() && (parsed.contains("address") || parsed.contains("name"))) {
+    return refuse("fixed",
+                  "the name and the address of a backend are fixed for its life: add "
+                  "another backend, then drain and remove this one");
+  }
   return then(read_body(body, read_backend_patch), [&](const BackendPatch& patch) {
     return model.plan_patch_backend(names[0], names[1], patch);
   });

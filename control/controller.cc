@@ -35,9 +35,8 @@ std::vector<std::string> find_fixed(const Configuration& now, const Configuratio
   std::vector<std::string> errors;
   const auto must_stay = [&](bool same, std::string_view setting) {
     if (same) return;
-    errors.push_back(
-        fmt::format("{} cannot change while maglev-control runs: stop it and start it again",
-                    setting));
+    errors.push_back(fmt::format(
+        "{} cannot change while maglev-control runs: stop it and start it again", setting));
   };
   must_stay(now.directory == next.directory, "directory");
   must_stay(now.state_directory == next.state_directory, "state");
@@ -226,16 +225,18 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
     const auto before = model_.pools().find(name);
     if (before == model_.pools().end()) continue;
     if (before->second.settings.table_size == pool.settings.table_size) continue;
-    errors.push_back(fmt::format("pool '{}': table_size {} is fixed for the pool's life: make a "
-                                 "pool of another name and point its VIPs there",
-                                 name, before->second.settings.table_size));
+    errors.push_back(
+        fmt::format("pool '{}': table_size {} is fixed for the pool's life: make a "
+                    "pool of another name and point its VIPs there",
+                    name, before->second.settings.table_size));
   }
   for (const auto& [name, vip] : model.vips()) {
     const auto before = model_.vips().find(name);
     if (before == model_.vips().end() || before->second.hash == vip.hash) continue;
-    errors.push_back(fmt::format("VIP '{}': hash {} is fixed for the VIP's life: remove the VIP "
-                                 "and add it again",
-                                 name, to_text(before->second.hash)));
+    errors.push_back(
+        fmt::format("VIP '{}': hash {} is fixed for the VIP's life: remove the VIP "
+                    "and add it again",
+                    name, to_text(before->second.hash)));
   }
   if (!errors.empty()) return std::unexpected(std::move(errors));
 

@@ -109,9 +109,8 @@ class Daemon {
 
   void reload() {
     auto configuration = load_configuration(file_);
-    const auto taken = configuration
-                           ? controller_->reload(std::move(*configuration))
-                           : std::unexpected(std::move(configuration.error()));
+    const auto taken = configuration ? controller_->reload(std::move(*configuration))
+                                     : std::unexpected(std::move(configuration.error()));
     if (taken) return spdlog::info("{} is taken again", file_);
     for (const std::string& mistake : taken.error()) spdlog::error(mistake);
     spdlog::error("{} is not taken: what was in force stays", file_);

@@ -19,12 +19,10 @@ using Kind = OverrideKey::Kind;
 
 constexpr std::string_view kDatabaseName = "control.db";
 
-// FULL: each commit reaches the disk before it returns, since a change is acknowledged after it.
 // Exclusive locking keeps a second process out and spares the shared-memory file.
 constexpr const char* kSetUp = R"(
   PRAGMA locking_mode = EXCLUSIVE;
   PRAGMA journal_mode = WAL;
-  PRAGMA synchronous = FULL;
   CREATE TABLE IF NOT EXISTS generation(
     only INTEGER PRIMARY KEY CHECK (only = 1), value INTEGER NOT NULL);
   CREATE TABLE IF NOT EXISTS overrides(
@@ -187,6 +185,7 @@ State::~State() {
 
 std::expected<void, std::string> State::save_overrides(const Overrides& changes) {
   try {
+    run_sql(database_, "PRAGMA synchronous = FULL");
     Transaction transaction(database_);
     Statement put(database_, "INSERT OR REPLACE INTO overrides VALUES (?, ?, ?, ?)");
     Statement forget(database_, "DELETE FROM overrides WHERE kind = ? AND pool = ? AND name = ?");
@@ -212,6 +211,7 @@ std::expected<void, std::string> State::save_overrides(const Overrides& changes)
 
 std::expected<void, std::string> State::save_publication(const Publication& publication) {
   try {
+    run_sql(database_, "PRAGMA synchronous = NORMAL");
     Transaction transaction(database_);
     Statement(database_, "INSERT OR REPLACE INTO generation VALUES (1, ?)")
         .bind(static_cast<int64_t>(publication.generation))

@@ -3,8 +3,11 @@
 //
 // Thread: one at a time. Ownership: holds the database for itself while it lives.
 // Invariants:
-// 1. When a save returns success, its content survives the death of the process at any instant and
-//    the loss of power; when it returns an error, nothing of it is there.
+// 1. When a save returns success, its content survives the death of the process at any instant;
+//    when it returns an error, nothing of it is there. Overrides survive the loss of power too.
+//    What a publication saves needs not: all that it must outlive (the published files, the
+//    dataplane and its flow tables) is gone with the power as well. That spares each change a wait
+//    for the disk.
 // 2. A damaged database never prevents a start: it is set aside beside the new one and told.
 #pragma once
 

@@ -113,8 +113,7 @@ TEST_F(ControllerTest, ARememberedVerdictSpeaksOnlyForWhatWasChecked) {
   text_.replace(text_.find("198.18.2.12"), 11, "198.18.2.99");
   start();
   for (const HealthTarget& target : world_.targets) {
-    EXPECT_EQ(target.initial,
-              target.backend == "b2" ? HealthVerdict::kUnknown : HealthVerdict::kUp)
+    EXPECT_EQ(target.initial, target.backend == "b2" ? HealthVerdict::kUnknown : HealthVerdict::kUp)
         << target.backend;
   }
 }
@@ -173,7 +172,8 @@ TEST_F(ControllerTest, AChangeThatChangesNothingNamesTheGenerationInForce) {
 TEST_F(ControllerTest, WhatWasSetBySocketSurvivesARestart) {
   start_healthy();
   const auto& model = controller_->model();
-  ASSERT_TRUE(controller_->commit(model.plan_patch_backend("web", "b1", {5, BackendState::kDrain})));
+  ASSERT_TRUE(
+      controller_->commit(model.plan_patch_backend("web", "b1", {5, BackendState::kDrain})));
   ASSERT_TRUE(controller_->commit(model.plan_remove_backend("web", "b2")));
   ASSERT_TRUE(controller_->commit(model.plan_add_pool({"api", {}})));
   ASSERT_TRUE(controller_->commit(model.plan_add_backend("api", {"a1", backend_at("10.0.0.1")})));
@@ -201,7 +201,8 @@ TEST_F(ControllerTest, ARemovedBackendLeavesNoVerdictToOneThatTakesItsName) {
   start_healthy();
   const auto& model = controller_->model();
   ASSERT_TRUE(controller_->commit(model.plan_remove_backend("web", "b1")));
-  ASSERT_TRUE(controller_->commit(model.plan_add_backend("web", {"b1", backend_at("198.18.2.11")})));
+  ASSERT_TRUE(
+      controller_->commit(model.plan_add_backend("web", {"b1", backend_at("198.18.2.11")})));
   EXPECT_EQ(members("web"), (Names{"b2", "b3"}));
   restart();
   ASSERT_TRUE(controller_->commit(controller_->model().plan_remove_vip("dns")));
@@ -339,12 +340,12 @@ TEST_F(ReloadTest, WhatIsNewInTheFileCountsAndTheSocketStaysLaidOverIt) {
 TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
   start_healthy();
   const auto pools = controller_->model().pools();
-  for (const auto& [what, by] : std::vector<std::pair<std::string, std::string>>{
-           {"table_size: 251", "table_size: 257"},
-           {"hash: source", "hash: five_tuple"},
-           {"9e3779b97f4a7c15", "0000000000000001"},
-           {"state: ", "state: /elsewhere"},
-           {"interface: lb0", "interface: lb1"}}) {
+  for (const auto& [what, by] :
+       std::vector<std::pair<std::string, std::string>>{{"table_size: 251", "table_size: 257"},
+                                                        {"hash: source", "hash: five_tuple"},
+                                                        {"9e3779b97f4a7c15", "0000000000000001"},
+                                                        {"state: ", "state: /elsewhere"},
+                                                        {"interface: lb0", "interface: lb1"}}) {
     const auto taken = reload_with(what, by);
     ASSERT_FALSE(taken) << what;
     EXPECT_EQ(taken.error().size(), 1u) << what;

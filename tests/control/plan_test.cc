@@ -38,8 +38,7 @@ class PlanTest : public testing::Test {
 
   PoolSenses senses() {
     return {[this](const std::string& name) { return verdicts_[name]; },
-            [this](address_v4) { return hop_; },
-            [this](const std::string&) { return settling_; }};
+            [this](address_v4) { return hop_; }, [this](const std::string&) { return settling_; }};
   }
 
   std::vector<std::string> members() {

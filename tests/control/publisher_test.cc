@@ -38,8 +38,8 @@ class PublisherTest : public testing::Test {
     const Checksum pool_name = check_pool_file(pool)->checksum;
     EXPECT_TRUE(publisher_->write_table(name_of(table), table));
     EXPECT_TRUE(publisher_->write_pool(pool_name, pool));
-    EXPECT_TRUE(publisher_->replace_root(
-        build_root_file(generation, 1, std::vector{pool_name}, {}), {name_of(table)}, {pool_name}));
+    EXPECT_TRUE(publisher_->replace_root(build_root_file(generation, 1, std::vector{pool_name}, {}),
+                                         {name_of(table)}, {pool_name}));
     return name_of(table);
   }
 
@@ -163,8 +163,7 @@ TEST_F(PublisherTest, ADirectoryThatCannotBeMadeIsNamed) {
   std::ofstream(directory_.path("/file")) << "in the way";
   const auto opened = Publisher::open(directory_.path("/file/run"));
   ASSERT_FALSE(opened);
-  EXPECT_NE(opened.error().find(directory_.path("/file/run")), std::string::npos)
-      << opened.error();
+  EXPECT_NE(opened.error().find(directory_.path("/file/run")), std::string::npos) << opened.error();
 }
 
 }  // namespace

@@ -1,0 +1,315 @@
+#include "control/api.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <random>
+
+#include "tests/control/fixtures.h"
+
+namespace maglev {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class ApiTest : public ControllerTest {
+ protected:
+  ApiTest() { start_healthy(); }
+
+  ApiAnswer call(std::string method, std::string target, std::string body = {}) {
+    return answer_api(*controller_, dataplane_,
+                      {std::move(method), std::move(target), std::move(body)});
+  }
+  Json get(std::string target) {
+    const ApiAnswer answer = call("GET", std::move(target));
+    EXPECT_EQ(answer.status, 200u) << answer.body;
+    return answer.body;
+  }
+  void expect_refused(const ApiAnswer& answer, unsigned status, std::string_view code) {
+    EXPECT_EQ(answer.status, status) << answer.body;
+    ASSERT_TRUE(answer.body.contains("error")) << answer.body;
+    EXPECT_EQ(answer.body["error"]["code"], code);
+    EXPECT_GT(answer.body["error"]["message"].get<std::string>().size(), 10u);
+  }
+
+  // A dataplane of two workers.
+  void report(uint64_t first, uint64_t second) {
+    Report report;
+    report.started_ns = 1;
+    report.verdicts = {"forwarded", "malformed"};
+    report.ports = {{"uplink", true, 1, 2, 3, 4}};
+    report.workers = {{1, 0, 0, 0, first, 100, 40, {10, 1000}},
+                      {2, 0, 1, 0, second, 200, 50, {20, 2000}}};
+    report.verdict_counts = {9, 1, 18, 2};
+    report.vips = {{"", "web-http", {27, 2700}, {3, 300}}};
+    report.backends = {{"web", "b1", {27, 2700}, {0, 0}}};
+    dataplane_ = {true, report, {}, {true, false}};
+  }
+
+  DataplaneStatus dataplane_;
+};
+
+TEST_F(ApiTest, StatusTellsGenerationsAndCounts) {
+  Json status = get("/v1/status");
+  EXPECT_EQ(status["generation"], 1);
+  EXPECT_EQ(status["adopted_generation"], 0);
+  EXPECT_EQ(status["dataplane"]["running"], false);
+  EXPECT_EQ(status["pools"], 2);
+  EXPECT_EQ(status["vips"], 2);
+  EXPECT_EQ(status["backends"], 4);
+  EXPECT_EQ(status["backends_in_tables"], 4);
+  EXPECT_EQ(status["next_hops_unresolved"], 0);
+  report(5, 3);
+  status = get("/v1/status");
+  EXPECT_EQ(status["adopted_generation"], 3) << "the least of the workers";
+  EXPECT_EQ(status["workers"][0]["progress"], true);
+  EXPECT_EQ(status["workers"][1]["progress"], false);
+  EXPECT_EQ(status["workers"][1]["port"], "uplink");
+  dataplane_.running = false;
+  status = get("/v1/status");
+  EXPECT_EQ(status["adopted_generation"], 0);
+  EXPECT_EQ(status["workers"][0]["progress"], false);
+}
+
+TEST_F(ApiTest, APoolIsShownWithWhatIsWantedFoundAndUsed) {
+  answer("web", "b2", HealthVerdict::kDown);
+  controller_->tick();
+  const Json pool = get("/v1/pools/web");
+  EXPECT_EQ(pool["source"], "file");
+  EXPECT_EQ(pool["table_size"], 251);
+  EXPECT_EQ(pool["placement"], "maglev");
+  EXPECT_EQ(pool["table"], controller_->planned("web")->table.hex());
+  EXPECT_EQ(pool["backend_count"], 3);
+  EXPECT_EQ(pool["in_table_count"], 2);
+  EXPECT_EQ(pool["fail_open"], false);
+  EXPECT_EQ(pool["health"]["interval_ms"], 1000);
+  const Json& b1 = pool["backends"][0];
+  EXPECT_EQ(b1["name"], "b1");
+  EXPECT_EQ(b1["address"], "198.18.2.11");
+  EXPECT_EQ(b1["health"], "up");
+  EXPECT_EQ(b1["health_reason"], "connected");
+  EXPECT_EQ(b1["in_table"], true);
+  EXPECT_EQ(b1["wanted_share"], 0.5);
+  EXPECT_EQ(b1["next_hop"]["mac"], "02:00:00:00:00:0b");
+  const Json& b2 = pool["backends"][1];
+  EXPECT_EQ(b2["state"], "ready");
+  EXPECT_EQ(b2["health"], "down");
+  EXPECT_EQ(b2["in_table"], false);
+  EXPECT_EQ(b2["slots"], 0);
+  EXPECT_EQ(pool["backends"][2]["slots"].get<int>() + b1["slots"].get<int>(), 251);
+  const Json plain = get("/v1/pools/plain");
+  EXPECT_EQ(plain["health"], nullptr);
+  EXPECT_EQ(plain["backends"][0]["health"], "unchecked");
+}
+
+TEST_F(ApiTest, ListsHoldEverything) {
+  const Json pools = get("/v1/pools")["pools"];
+  ASSERT_EQ(pools.size(), 2u);
+  EXPECT_FALSE(pools[0].contains("backends"));
+  EXPECT_FALSE(pools[0].contains("health"));
+  EXPECT_EQ(get("/v1/pools/web/backends")["backends"].size(), 3u);
+  const Json vips = get("/v1/vips")["vips"];
+  ASSERT_EQ(vips.size(), 2u);
+  EXPECT_EQ(vips[0], get("/v1/vips/dns"));
+  EXPECT_EQ(vips[0]["hash"], "source");
+  EXPECT_EQ(vips[0]["source"], "file");
+}
+
+TEST_F(ApiTest, TenThousandBackendsAreListedWhole) {
+  Pool pool;
+  for (uint32_t i = 0; i < 10000; ++i) {
+    pool.backends[fmt::format("n{}", i)].address = boost::asio::ip::address_v4(0x0a000000 + i);
+  }
+  ASSERT_TRUE(controller_->commit(controller_->model().plan_add_pool({"large", pool})));
+  EXPECT_EQ(get("/v1/pools/large")["backends"].size(), 10000u);
+}
+
+TEST_F(ApiTest, StatsAddUp) {
+  expect_refused(call("GET", "/v1/stats"), 503, "no_report");
+  report(1, 1);
+  const Json stats = get("/v1/stats");
+  EXPECT_EQ(stats["received"], (Json{{"packets", 30}, {"bytes", 3000}}));
+  EXPECT_EQ(stats["verdicts"], (Json{{"forwarded", 27}, {"malformed", 3}}));
+  EXPECT_EQ(stats["workers"][1]["verdicts"]["forwarded"], 18);
+  EXPECT_EQ(stats["workers"][1]["empty_polls"], 50);
+  EXPECT_EQ(stats["ports"][0]["steering_dropped"], 4);
+  EXPECT_EQ(stats["vips"][0]["forwarded"]["bytes"], 2700);
+  EXPECT_FALSE(stats["vips"][0].contains("pool"));
+  EXPECT_EQ(stats["backends"][0]["pool"], "web");
+}
+
+TEST_F(ApiTest, ABackendIsAddedDrainedAndRemoved) {
+  ApiAnswer answer = call("POST", "/v1/pools/plain/backends",
+                          R"({"name": "p2", "address": "198.18.3.2", "weight": 3})");
+  EXPECT_EQ(answer.status, 201u) << answer.body;
+  EXPECT_EQ(answer.body, (Json{{"generation", 2}}));
+  EXPECT_EQ(get("/v1/pools/plain")["backends"][1]["source"], "socket");
+  EXPECT_EQ(members("plain").size(), 2u);
+
+  answer = call("PATCH", "/v1/pools/plain/backends/p2", R"({"state": "drain"})");
+  EXPECT_EQ(answer.status, 200u) << answer.body;
+  EXPECT_EQ(members("plain").size(), 1u);
+  answer = call("PATCH", "/v1/pools/plain/backends/p2", R"({"state": "ready", "weight": 0})");
+  EXPECT_EQ(answer.status, 200u);
+  EXPECT_EQ(members("plain").size(), 1u) << "weight 0 owns no slot";
+
+  answer = call("DELETE", "/v1/pools/plain/backends/p2");
+  EXPECT_EQ(answer.status, 200u) << answer.body;
+  expect_refused(call("DELETE", "/v1/pools/plain/backends/p2"), 404, "unknown_backend");
+}
+
+TEST_F(ApiTest, APoolAndAVipAreAddedAndRemoved) {
+  EXPECT_EQ(call("POST", "/v1/pools", R"({"name": "api", "table_size": 251,
+      "backends": [{"name": "a1", "address": "10.0.0.1"}, {"name": "a2", "address": "10.0.0.2"}]})")
+                .status,
+            201u);
+  EXPECT_EQ(call("POST", "/v1/vips", R"({"name": "api-vip", "address": "198.51.100.11",
+      "protocol": "tcp", "port": "any", "pool": "api"})")
+                .status,
+            201u);
+  EXPECT_EQ(get("/v1/vips/api-vip")["port"], 0);
+  expect_refused(call("DELETE", "/v1/pools/api"), 409, "in_use");
+  EXPECT_EQ(call("DELETE", "/v1/vips/api-vip").status, 200u);
+  EXPECT_EQ(call("DELETE", "/v1/pools/api").status, 200u);
+  expect_refused(call("GET", "/v1/pools/api"), 404, "unknown_pool");
+  expect_refused(call("GET", "/v1/vips/api-vip"), 404, "unknown_vip");
+}
+
+struct BadCall {
+  std::string_view method;
+  std::string_view target;
+  std::string_view body;
+  unsigned status;
+  std::string_view code;
+};
+
+TEST_F(ApiTest, BadCallsAreRefusedAndChangeNothing) {
+  const std::string_view backends = "/v1/pools/web/backends";
+  const std::string_view b1 = "/v1/pools/web/backends/b1";
+  const auto pools = controller_->model().pools();
+  const auto vips = controller_->model().vips();
+  for (const BadCall& bad : std::vector<BadCall>{
+           {"POST", "/v1/pools", "", 400, "bad_json"},
+           {"POST", "/v1/pools", "{", 400, "bad_json"},
+           {"POST", "/v1/pools", "{'name': 'x'}", 400, "bad_json"},
+           {"POST", "/v1/pools", "name: x", 400, "bad_json"},
+           {"POST", "/v1/pools", "{\"name\": \"\xff\"}", 400, "bad_json"},
+           {"POST", "/v1/pools", "{} {}", 400, "bad_json"},
+           {"POST", "/v1/pools", "{}", 400, "bad_request"},
+           {"POST", "/v1/pools", "[]", 400, "bad_request"},
+           {"POST", "/v1/pools", "null", 400, "bad_request"},
+           {"POST", "/v1/pools", "7", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "table_size": 250})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "table_size": 4294967296})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "table_size": "251"})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "colour": 1})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "name": "y"})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "x", "placement": "dice"})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "a/b"})", 400, "bad_request"},
+           {"POST", "/v1/pools", R"({"name": "web"})", 409, "exists"},
+           {"POST", backends, R"({"name": "x"})", 400, "bad_request"},
+           {"POST", backends, R"({"name": "x", "address": "::1"})", 400, "bad_request"},
+           {"POST", backends, R"({"name": "b1", "address": "10.0.0.1"})", 409, "exists"},
+           {"POST", "/v1/pools/no/backends", R"({"name": "x", "address": "10.0.0.1"})", 404,
+            "unknown_pool"},
+           {"PATCH", b1, R"({"weight": -1})", 400, "bad_request"},
+           {"PATCH", b1, R"({"weight": 1.5})", 400, "bad_request"},
+           {"PATCH", b1, R"({"weight": 1e3})", 400, "bad_request"},
+           {"PATCH", b1, R"({"weight": 1000001})", 400, "bad_request"},
+           {"PATCH", b1, R"({"weight": true})", 400, "bad_request"},
+           {"PATCH", b1, R"({"weight": [1]})", 400, "bad_request"},
+           {"PATCH", b1, R"({"state": "up"})", 400, "bad_request"},
+           {"PATCH", b1, "{}", 400, "bad_request"},
+           {"PATCH", b1, R"({"address": "10.0.0.1"})", 409, "fixed"},
+           {"PATCH", "/v1/pools/web/backends/no", R"({"weight": 1})", 404, "unknown_backend"},
+           {"DELETE", "/v1/pools/web", "", 409, "in_use"},
+           {"DELETE", "/v1/pools/no", "", 404, "unknown_pool"},
+           {"DELETE", "/v1/vips/no", "", 404, "unknown_vip"},
+           {"POST", "/v1/vips",
+            R"({"name": "x", "address": "198.51.100.10", "protocol": "tcp", "port": 80,
+                "pool": "web"})",
+            409, "exists"},
+           {"POST", "/v1/vips",
+            R"({"name": "x", "address": "198.51.100.11", "protocol": "tcp", "port": 80,
+                "pool": "no"})",
+            404, "unknown_pool"},
+           {"POST", "/v1/vips",
+            R"({"name": "x", "address": "198.51.100.11", "protocol": "icmp", "port": 80,
+                "pool": "web"})",
+            400, "bad_request"},
+           {"GET", "/", "", 404, "unknown_path"},
+           {"GET", "/v1/pools/", "", 404, "unknown_pool"},
+           {"GET", "/v1/pools/web/", "", 404, "unknown_path"},
+           {"GET", "/v2/pools", "", 404, "unknown_path"},
+           {"GET", "v1/pools", "", 404, "unknown_path"},
+           {"GET", "/v1/pools/%ff%00", "", 404, "unknown_pool"},
+           {"PUT", "/v1/pools", "{}", 405, "bad_method"},
+           {"DELETE", "/v1/status", "", 405, "bad_method"},
+           {"DELETE", "/v1/vips/dns?wait=forever", "", 400, "bad_request"},
+           {"DELETE", "/v1/vips/dns?timeout_ms=60001", "", 400, "bad_request"},
+           {"DELETE", "/v1/vips/dns?timeout_ms=-1", "", 400, "bad_request"},
+           {"DELETE", "/v1/vips/dns?timeout_ms=", "", 400, "bad_request"},
+       }) {
+    SCOPED_TRACE(fmt::format("{} {} {}", bad.method, bad.target, bad.body));
+    expect_refused(call(std::string(bad.method), std::string(bad.target), std::string(bad.body)),
+                   bad.status, bad.code);
+  }
+  EXPECT_EQ(controller_->generation(), 1u);
+  EXPECT_EQ(controller_->model().pools(), pools);
+  EXPECT_EQ(controller_->model().vips(), vips);
+}
+
+TEST_F(ApiTest, TheMessageSaysWhereAndWhat) {
+  const ApiAnswer answer = call("PATCH", "/v1/pools/web/backends/b1", "{\n  \"weight\": -1\n}");
+  EXPECT_EQ(answer.body["error"]["message"],
+            "body:2:13: weight: expected a whole number from 0 to 1000000, found '-1'");
+}
+
+TEST_F(ApiTest, AMethodThatAPathDoesNotTakeIsToldThoseItTakes) {
+  EXPECT_EQ(call("PUT", "/v1/pools/web").allow, "GET, DELETE");
+}
+
+TEST_F(ApiTest, ANameInThePathMayBePercentEncoded) {
+  ASSERT_EQ(call("POST", "/v1/pools", R"({"name": "a:b"})").status, 201u);
+  EXPECT_EQ(get("/v1/pools/a%3Ab")["name"], "a:b");
+  EXPECT_EQ(get("/v1/pools/a:b")["name"], "a:b");
+}
+
+TEST_F(ApiTest, AChangeMayWaitForItsAdoption) {
+  ApiAnswer answer = call("DELETE", "/v1/vips/dns?wait=adopted&timeout_ms=250");
+  ASSERT_TRUE(answer.wait);
+  EXPECT_EQ(answer.wait->generation, 2u);
+  EXPECT_EQ(answer.wait->timeout_ms, 250u);
+  expect_refused(not_adopted_answer(answer, dataplane_), 504, "not_adopted");
+  answer = adopted_answer(std::move(answer));
+  EXPECT_FALSE(answer.wait);
+  EXPECT_EQ(answer.body, (Json{{"generation", 2}, {"adopted", true}}));
+}
+
+TEST_F(ApiTest, AnyBytesInABodyAreAnsweredAndNeverThrow) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  const std::string good = R"({"name": "x\u00e9\ud83d\ude00", "address": "10.0.0.1", "weight": 3,
+                              "state": "ready"})";
+  for (int i = 0; i < 3000; ++i) {
+    std::string body = good.substr(0, random() % (good.size() + 1));
+    for (uint32_t changes = random() % 4; changes > 0 && !body.empty(); --changes) {
+      body[random() % body.size()] = static_cast<char>(random());
+    }
+    const ApiAnswer answer = call("POST", "/v1/pools/plain/backends", body);
+    ASSERT_TRUE(answer.status == 400 || answer.status == 201 || answer.status == 409)
+        << answer.status << " for " << body;
+    EXPECT_NO_THROW(answer.body.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+}
+
+TEST_F(ApiTest, ADeeplyNestedBodyIsRefused) {
+  const std::string deep = std::string(300000, '[') + std::string(300000, ']');
+  expect_refused(call("POST", "/v1/pools", deep), 400, "bad_request");
+  expect_refused(call("POST", "/v1/pools", R"({"name": )" + deep + "}"), 400, "bad_request");
+}
+
+}  // namespace
+}  // namespace maglev
