@@ -6,51 +6,22 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "tables/maglev_fill.h"
 #include "tables/prime.h"
 
 namespace maglev {
 namespace {
 
-struct Cursor {
-  uint32_t next;  // the slot this backend prefers next
-  uint32_t skip;
-  uint64_t target;
-  uint64_t weight;
-};
-
-std::vector<Cursor> make_cursors(const std::vector<WeightedName>& owners, uint32_t size) {
-  std::vector<Cursor> cursors;
-  cursors.reserve(owners.size());
+std::vector<Contender> make_contenders(const std::vector<WeightedName>& owners, uint32_t size) {
+  std::vector<Contender> contenders;
+  contenders.reserve(owners.size());
   for (const WeightedName& owner : owners) {
     const uint64_t offset = XXH64(owner.name.data(), owner.name.size(), 0) % size;
     const uint64_t skip = XXH64(owner.name.data(), owner.name.size(), 1) % (size - 1) + 1;
-    cursors.push_back(
-        {static_cast<uint32_t>(offset), static_cast<uint32_t>(skip), 0, owner.weight});
+    contenders.push_back(
+        {static_cast<uint32_t>(offset), static_cast<uint32_t>(skip), owner.weight});
   }
-  return cursors;
-}
-
-void populate(std::vector<Cursor>& cursors, std::vector<uint32_t>& slots) {
-  const uint32_t size = static_cast<uint32_t>(slots.size());
-  uint64_t max_weight = 0;
-  for (const Cursor& c : cursors) max_weight = std::max(max_weight, c.weight);
-
-  uint32_t filled = 0;
-  for (uint64_t round = 1;; ++round) {
-    for (uint32_t i = 0; i < cursors.size(); ++i) {
-      Cursor& c = cursors[i];
-      if (round * c.weight < c.target) continue;
-      c.target += max_weight;
-      uint32_t slot = c.next;
-      while (slots[slot] != kNoOwner) {
-        slot += c.skip;
-        if (slot >= size) slot -= size;
-      }
-      slots[slot] = i;
-      c.next = slot;
-      if (++filled == size) return;
-    }
-  }
+  return contenders;
 }
 
 }  // namespace
@@ -81,8 +52,7 @@ std::expected<MaglevTable, std::string> build_maglev(std::span<const WeightedNam
 
   table.slots.assign(*checked_size, kNoOwner);
   if (table.owners.empty()) return table;
-  std::vector<Cursor> cursors = make_cursors(table.owners, *checked_size);
-  populate(cursors, table.slots);
+  fill_slots(make_contenders(table.owners, *checked_size), table.slots);
   return table;
 }
 

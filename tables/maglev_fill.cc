@@ -1,0 +1,137 @@
+#include "tables/maglev_fill.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+#include "tables/maglev.h"
+#include "tables/turn_order.h"
+
+namespace maglev {
+namespace {
+
+// a + b modulo size; both below size.
+uint32_t add_modulo(uint32_t a, uint32_t b, uint32_t size) {
+  const uint32_t sum = a + b;
+  return std::min(sum, sum - size);
+}
+
+// By Euclid; size is prime and does not divide value.
+uint64_t inverse_modulo(uint64_t value, uint64_t size) {
+  int64_t factor = 1, last_factor = 0;
+  int64_t rest = static_cast<int64_t>(value), last_rest = static_cast<int64_t>(size);
+  while (rest != 1) {
+    const int64_t quotient = last_rest / rest;
+    last_factor = std::exchange(factor, last_factor - quotient * factor);
+    last_rest = std::exchange(rest, last_rest - quotient * rest);
+  }
+  return static_cast<uint64_t>(factor < 0 ? factor + static_cast<int64_t>(size) : factor);
+}
+
+// How many positions a contender looks at in one go: so many that about an eighth of what it saw
+// free is taken by others before its turn, but few enough for one 64-bit mask.
+uint32_t look_ahead(size_t contenders, size_t size) {
+  const size_t share = size / (6 * contenders);
+  return share >= 48 ? 64 : share >= 24 ? 32 : 16;
+}
+
+// One probe at a time: no setup to pay back. For tables that are small or that few contenders fill,
+// where branches are easy to predict, and for contenders with only a few slots each.
+void fill_plainly(std::span<const Contender> contenders, std::span<uint32_t> slots,
+                  TurnOrder& order) {
+  const uint32_t size = static_cast<uint32_t>(slots.size());
+  std::ranges::fill(slots, kNoOwner);
+  std::vector<uint32_t> next;
+  for (const Contender& c : contenders) next.push_back(c.offset);
+  for (size_t filled = 0; filled < slots.size();) {
+    const std::span<const uint32_t> turns = order.take(slots.size() - filled);
+    for (const uint32_t i : turns) {
+      uint32_t slot = next[i];
+      while (slots[slot] != kNoOwner) {
+        slot += contenders[i].skip;
+        if (slot >= size) slot -= size;
+      }
+      slots[slot] = i;
+      next[i] = slot;
+    }
+    filled += turns.size();
+  }
+}
+
+bool worth_looking_ahead(size_t contenders, size_t size) {
+  return size >= 8192 && contenders >= 8 && contenders <= size / 32;
+}
+
+namespace portable {
+constexpr uint32_t kLanes = 4;
+#include "tables/maglev_fill_kernel.inc"
+void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
+  Filler(contenders, slots).run(order);
+}
+}  // namespace portable
+
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2")
+namespace avx2 {
+constexpr uint32_t kLanes = 8;
+#include "tables/maglev_fill_kernel.inc"
+void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
+  Filler(contenders, slots).run(order);
+}
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
+namespace avx512 {
+constexpr uint32_t kLanes = 16;
+#include "tables/maglev_fill_kernel.inc"
+void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
+  Filler(contenders, slots).run(order);
+}
+}  // namespace avx512
+#pragma GCC pop_options
+
+std::vector<FillKernel> kernels_of_this_processor() {
+  std::vector<FillKernel> kernels;
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  if (has_avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    kernels.push_back({"avx512", avx512::fill});
+  }
+  if (has_avx2) kernels.push_back({"avx2", avx2::fill});
+  kernels.push_back({"portable", portable::fill});
+  return kernels;
+}
+
+}  // namespace
+
+std::span<const FillKernel> fill_kernels() {
+  static const std::vector<FillKernel> kernels = kernels_of_this_processor();
+  return kernels;
+}
+
+void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots) {
+  fill_slots(contenders, slots, fill_kernels().front());
+}
+
+void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots,
+                const FillKernel& kernel) {
+  std::vector<uint32_t> weights;
+  weights.reserve(contenders.size());
+  for (const Contender& c : contenders) weights.push_back(c.weight);
+  TurnOrder order(weights);
+  if (contenders.size() == 1) {
+    std::ranges::fill(slots, 0);
+  } else if (worth_looking_ahead(contenders.size(), slots.size())) {
+    kernel.fill(contenders, slots, order);
+  } else {
+    fill_plainly(contenders, slots, order);
+  }
+}
+
+}  // namespace maglev
