@@ -16,6 +16,10 @@ namespace ip = boost::asio::ip;
 constexpr milliseconds kLongestHoldForChecks{10000};
 constexpr milliseconds kLongestHoldForNextHops{1000};
 constexpr milliseconds kRetryAfter{1000};
+constexpr milliseconds kLookForDamageEvery{1000};
+
+// With so many, one slot more or less is a hundredth of a backend's share.
+constexpr uint64_t kSlotsPerBackend = 100;
 
 // A larger one can only come from damage, and would use up the numbers.
 constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
@@ -294,11 +298,25 @@ void Controller::next_hops_changed(const std::vector<ip::address_v4>& addresses)
 
 void Controller::tick() {
   end_settling();
+  look_for_damage();
   if (dirty_pools_.empty() && !root_is_dirty_ && unsaved_verdicts_.empty()) return;
   if (is_held_ && must_hold()) return;
   is_held_ = false;
   if (senses_.now() < retry_at_) return;
   if (publish()) last_failure_.clear();
+}
+
+// A dataplane that refused a damaged file looks again when the generation is new.
+void Controller::look_for_damage() {
+  const auto now = senses_.now();
+  if (published_generation_ == 0 || now < look_for_damage_at_) return;
+  look_for_damage_at_ = now + kLookForDamageEvery;
+  is_damaged_ = !publisher_->has_root() || std::ranges::any_of(planned_, [&](const auto& pool) {
+    return !publisher_->has_table(pool.second.table) || !publisher_->has_pool(pool.second.pool);
+  });
+  if (!is_damaged_ || root_is_dirty_) return;
+  spdlog::warn("the published files were changed or removed by somebody else: publishing again");
+  root_is_dirty_ = true;
 }
 
 std::expected<void, std::string> Controller::publish() {
@@ -313,6 +331,7 @@ std::expected<void, std::string> Controller::publish() {
     save_publication();
   }
   root_is_dirty_ = !done;
+  if (done) is_damaged_ = false;
   if (done) return {};
   retry_at_ = senses_.now() + kRetryAfter;
   if (done.error() != last_failure_) spdlog::error("cannot publish: {}", done.error());
@@ -322,7 +341,7 @@ std::expected<void, std::string> Controller::publish() {
 
 // Whether the root in place already says what is planned.
 bool Controller::is_published() const {
-  return published_generation_ > 0 && published_generation_ >= reported_generation_ &&
+  return !is_damaged_ && published_generation_ > 0 && published_generation_ >= reported_generation_ &&
          publisher_->root() ==
              plan_root(published_generation_, configuration_.hash_seed, planned_, model_.vips());
 }
@@ -373,6 +392,13 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
   auto plan = plan_pool(name, pool, numberings_[name], senses, configuration_.ports,
                         reuse == ReuseTable::kYes ? previous : nullptr);
   if (!plan) return std::unexpected(plan.error());
+  const auto is_crowded = [](const PlannedPool& p) {
+    return p.table_size < kSlotsPerBackend * p.membership.members.size();
+  };
+  if (is_crowded(*plan) && (previous == nullptr || !is_crowded(*previous))) {
+    spdlog::warn("pool {}: {} slots for {} backends share the traffic unevenly; {} a backend do well",
+                 name, plan->table_size, plan->membership.members.size(), kSlotsPerBackend);
+  }
   const bool was_open = previous != nullptr && previous->membership.fail_open;
   if (plan->membership.fail_open && !was_open) {
     spdlog::warn("pool {}: fewer than {} ready backends are healthy, so all ready ones are used",

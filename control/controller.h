@@ -66,7 +66,8 @@ class Controller {
   void health_changed(const std::string& pool, const std::string& backend, const Health& health);
   void next_hops_changed(const std::vector<boost::asio::ip::address_v4>& addresses);
 
-  // To be called every kTick: publishes what has gathered since the last one.
+  // To be called every kTick: publishes what has gathered since the last one. Now and then it also
+  // looks whether the published files are still as they were written, and makes them again if not.
   static constexpr std::chrono::milliseconds kTick{100};
   void tick();
 
@@ -85,6 +86,7 @@ class Controller {
   void renew_senses();
   std::expected<void, std::string> publish();
   bool is_published() const;
+  void look_for_damage();
   void save_publication();
   std::expected<void, std::string> plan_dirty_pools();
   enum class ReuseTable : bool { kNo, kYes };
@@ -109,6 +111,8 @@ class Controller {
   Clock::time_point hold_checks_until_;
   Clock::time_point hold_next_hops_until_;
   bool is_held_ = true;  // the first publication waits for first checks and next hops
+  bool is_damaged_ = false;  // the published files are not as they were written
+  Clock::time_point look_for_damage_at_;
   Clock::time_point retry_at_;
   std::string last_failure_;
 

@@ -85,6 +85,7 @@ std::expected<std::unique_ptr<Publisher>, std::string> Publisher::open(std::stri
   const auto view = root ? check_root_file(*root) : std::unexpected(root.error());
   if (view) {
     publisher->root_ = std::move(*root);
+    publisher->root_seen_ = look_at(root_path);
     publisher->recent_.push_back(publisher->named_by_current_root());
   } else {
     spdlog::warn("the root in {} is not usable and will be replaced: {}", directory, view.error());
@@ -103,17 +104,23 @@ std::string Publisher::path_of(std::string_view folder, const Checksum& name) co
   return fmt::format("{}/{}/{}", directory_, folder, name.hex());
 }
 
+std::optional<Publisher::Seen> Publisher::look_at(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return std::nullopt;
+  return Seen{status.st_ino, status.st_size, status.st_mtim, status.st_ctim};
+}
+
+bool Publisher::has_root() const {
+  return root_seen_ && look_at(fmt::format("{}/{}", directory_, kRootFileName)) == root_seen_;
+}
+
 bool Publisher::has_file(std::string_view folder, const Checksum& name) {
   const std::string path = path_of(folder, name);
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) {
-    seen_.erase(path);
-    return false;
-  }
-  const Seen now{status.st_ino, status.st_size, status.st_mtim, status.st_ctim};
+  const std::optional<Seen> now = look_at(path);
   const auto before = seen_.find(path);
-  if (before != seen_.end() && before->second == now) return true;
+  if (now && before != seen_.end() && before->second == *now) return true;
   seen_.erase(path);
+  if (!now) return false;
   const auto content = read_whole_file(path, kMaxFileBytes);
   const FileKind kind = folder == kTableDirectory ? FileKind::kTable : FileKind::kPool;
   const auto header = content ? check_header(*content, kind) : std::unexpected(content.error());
@@ -122,7 +129,7 @@ bool Publisher::has_file(std::string_view folder, const Checksum& name) {
                  header ? "it is another file" : header.error());
     return false;
   }
-  seen_.emplace(path, now);
+  seen_.emplace(path, *now);
   return true;
 }
 
@@ -150,6 +157,7 @@ std::expected<void, std::string> Publisher::replace_root(std::vector<std::byte> 
   const std::string path = fmt::format("{}/{}", directory_, kRootFileName);
   if (const auto replaced = replace_file(path, root); !replaced) return replaced;
   root_ = std::move(root);
+  root_seen_ = look_at(path);
   recent_.push_back({std::move(tables), std::move(pools)});
   while (recent_.size() > kKeptRoots + 1) recent_.pop_front();
   sweep(kTableDirectory, &Named::tables);

@@ -16,6 +16,7 @@
 #include <expected>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -39,6 +40,9 @@ class Publisher {
 
   // The root in place, whole and checked; empty when there is none or a damaged one.
   const std::vector<std::byte>& root() const { return root_; }
+
+  // Whether the root last put in place is still there, untouched.
+  bool has_root() const;
 
   // Whether the file is there, whole. Looks into a file only when it changed since the last look.
   bool has_table(const Checksum& name) { return has_file(kTableDirectory, name); }
@@ -72,6 +76,7 @@ class Publisher {
     timespec changed;
     bool operator==(const Seen& other) const;
   };
+  static std::optional<Seen> look_at(const std::string& path);
 
   Publisher(std::string directory, int lock_fd);
   std::string path_of(std::string_view folder, const Checksum& name) const;
@@ -84,6 +89,7 @@ class Publisher {
   std::string directory_;
   int lock_fd_;
   std::vector<std::byte> root_;
+  std::optional<Seen> root_seen_;
   std::deque<Named> recent_;  // what the current root and the last few name, oldest first
   std::map<std::string, Seen> seen_;
 };

@@ -275,15 +275,27 @@ TEST_F(ControllerTest, EveryBackendIsWatchedAndCheckedAndNoneThatIsGone) {
   EXPECT_EQ(world_.targets.size(), 2u);
 }
 
-TEST_F(ControllerTest, ADamagedLiveFileIsMadeAgainWithTheNextPublication) {
+TEST_F(ControllerTest, DamageToALiveFileIsMendedUnderANewGeneration) {
   start_healthy();
-  const std::string table =
-      directory_.path("/run/tables/" + controller_->planned("plain")->table.hex());
-  const auto good = read_whole_file(table, 1 << 20);
-  fs::resize_file(table, 77);
-  answer("web", "b1", HealthVerdict::kDown);
-  pass(100ms);
-  EXPECT_EQ(read_whole_file(table, 1 << 20), good);
+  const PlannedPool& plain = *controller_->planned("plain");
+  uint64_t generation = 1;
+  for (const std::string& path :
+       {directory_.path("/run/root"), directory_.path("/run/tables/" + plain.table.hex()),
+        directory_.path("/run/pools/" + plain.pool.hex())}) {
+    const auto good = read_whole_file(path, 1 << 20);
+    pass(1s);
+    ASSERT_EQ(controller_->generation(), generation) << "nothing was damaged";
+    fs::resize_file(path, 77);
+    pass(1s);
+    EXPECT_EQ(controller_->generation(), ++generation) << path;
+    fs::remove(path);
+    pass(1s);
+    EXPECT_EQ(controller_->generation(), ++generation) << path;
+    EXPECT_EQ(read_whole_file(path, 1 << 20)->size(), good->size());
+    EXPECT_EQ(read_root(directory_.path()).view.generation, generation);
+  }
+  restart();
+  EXPECT_EQ(controller_->generation(), generation);
 }
 
 TEST_F(ControllerTest, AFailedPublicationIsToldAndTriedAgain) {
