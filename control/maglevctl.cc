@@ -1,0 +1,444 @@
+// maglevctl: the command line over the control socket. docs/maglevctl.md is its reference.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "control/http_client.h"
+#include "control/maglevctl_stats.h"
+#include "control/maglevctl_views.h"
+
+namespace maglev {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace errc = boost::system::errc;
+
+constexpr int kDone = 0;
+constexpr int kFailed = 1;      // the daemon refused, or cannot be reached
+constexpr int kWrongUsage = 2;  // nothing was sent
+
+constexpr std::chrono::milliseconds kAnswerTimeout{10000};
+
+// What all commands share.
+struct Options {
+  std::string socket = "/run/maglev/control.sock";
+  bool json = false;
+  bool wait = false;
+  uint32_t timeout_ms = 5000;
+};
+
+std::string explain(const std::string& socket, const boost::system::error_code& error) {
+  std::string text = fmt::format("cannot ask maglev-control at {}: {}", socket, error.message());
+  if (error == errc::no_such_file_or_directory || error == errc::connection_refused) {
+    text += "\nIs maglev-control running? Name its socket with --socket PATH or MAGLEV_SOCKET.";
+  } else if (error == errc::permission_denied) {
+    text += "\nRun maglevctl as a user who may write to that socket, such as root.";
+  }
+  return text;
+}
+
+// A name as one segment of a path, whatever is in it.
+std::string segment(const std::string& name) {
+  std::string encoded;
+  for (const char c : name) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+                       std::string_view("._:-").find(c) != std::string_view::npos;
+    encoded += plain ? std::string(1, c)
+                     : fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  }
+  return encoded;
+}
+
+// The body of a successful answer, or what to tell the user.
+std::expected<std::string, std::string> ask(const Options& options, const HttpRequest& request,
+                                            std::chrono::milliseconds timeout = kAnswerTimeout) {
+  const auto answer = http_over_unix_socket(options.socket, request, timeout);
+  if (!answer) return std::unexpected(explain(options.socket, answer.error()));
+  if (answer->status >= 200 && answer->status < 300) return answer->body;
+  const Json body = Json::parse(answer->body, nullptr, false);
+  if (body.is_object() && body.contains("error")) {
+    return std::unexpected(fmt::format("maglev-control refused: {} ({})",
+                                       body["error"].value("message", "no reason given"),
+                                       body["error"].value("code", "no code")));
+  }
+  return std::unexpected(fmt::format("maglev-control answered with HTTP status {}: {}",
+                                     answer->status, answer->body.substr(0, 200)));
+}
+
+std::expected<Json, std::string> ask_json(const Options& options, const std::string& path) {
+  const auto body = ask(options, {"GET", path, ""});
+  if (!body) return std::unexpected(body.error());
+  Json parsed = Json::parse(*body, nullptr, false);
+  if (parsed.is_discarded()) {
+    return std::unexpected(fmt::format("maglev-control's answer to {} is not JSON", path));
+  }
+  return parsed;
+}
+
+int fail(const std::string& message) {
+  fmt::print(stderr, "maglevctl: {}\n", message);
+  return kFailed;
+}
+
+int show(const Options& options, const std::string& path,
+         const std::function<std::string(const Json&)>& format) {
+  const auto answer = ask_json(options, path);
+  if (!answer) return fail(answer.error());
+  fmt::print("{}", options.json ? answer->dump() + "\n" : format(*answer));
+  return kDone;
+}
+
+int change(const Options& options, HttpRequest request) {
+  auto timeout = kAnswerTimeout;
+  if (options.wait) {
+    request.target += fmt::format("?wait=adopted&timeout_ms={}", options.timeout_ms);
+    timeout += std::chrono::milliseconds(options.timeout_ms);
+  }
+  const auto body = ask(options, request, timeout);
+  if (!body) return fail(body.error());
+  if (options.json) {
+    fmt::print("{}\n", *body);
+    return kDone;
+  }
+  const Json answer = Json::parse(*body);
+  fmt::print("generation {}{}\n", answer.at("generation").get<uint64_t>(),
+             options.wait ? ", used by all workers" : "");
+  return kDone;
+}
+
+// --- stats -----------------------------------------------------------------------------------
+
+struct WatchOptions {
+  bool watch = false;
+  double interval_s = 1;
+  uint64_t count = 0;  // 0: without end
+};
+
+std::expected<WantedShares, std::string> ask_wanted_shares(const Options& options) {
+  WantedShares shares;
+  const auto pools = ask_json(options, "/v1/pools");
+  if (!pools) return std::unexpected(pools.error());
+  for (const Json& pool : pools->at("pools")) {
+    const auto whole =
+        ask_json(options, "/v1/pools/" + segment(pool.at("name").get<std::string>()));
+    // One that has been removed since it was listed has no shares.
+    if (whole) add_wanted_shares(*whole, shares);
+  }
+  return shares;
+}
+
+// Writes over what was there before; what the terminal has no room for is left out, and told.
+void show_in_place(const std::string& text) {
+  winsize size{};
+  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+  const size_t room = size.ws_row > 2 ? size.ws_row - 2u : 22u;
+  std::string screen = "\033[H";
+  size_t lines = 0;
+  size_t start = 0;
+  for (size_t end; (end = text.find('\n', start)) != std::string::npos; start = end + 1) {
+    if (++lines <= room) screen += text.substr(start, end - start) + "\033[K\n";
+  }
+  if (lines > room) screen += fmt::format("... {} more lines\033[K\n", lines - room);
+  fmt::print("{}\033[J", screen);
+}
+
+// Shows the rates between successive reports. A daemon that is away for a while is told and waited
+// for: forwarding goes on without it.
+class Watch {
+ public:
+  explicit Watch(const Options& options) : options_(options) {}
+
+  int run(const WatchOptions& watch) {
+    const bool in_place = !options_.json && isatty(STDOUT_FILENO) != 0;
+    if (!options_.json) {
+      const auto first = step();  // there is nothing yet to compare it with
+      if (!before_) return fail(first.error());
+    }
+    if (in_place) fmt::print("\033[2J");
+    int outcome = kDone;
+    for (uint64_t shown = 0; watch.count == 0 || shown < watch.count; ++shown) {
+      if (!options_.json || shown != 0) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(watch.interval_s));
+      }
+      const auto text = step();
+      outcome = text ? kDone : kFailed;
+      if (in_place) {
+        show_in_place(text ? *text : text.error() + "\n");
+      } else if (text) {
+        fmt::print("{}{}", shown == 0 || options_.json ? "" : "\n", *text);
+      } else {
+        fail(text.error());
+      }
+      std::fflush(stdout);
+    }
+    return outcome;
+  }
+
+ private:
+  // The text of one more sample, or why there is none.
+  std::expected<std::string, std::string> step() {
+    const auto stats = ask_json(options_, "/v1/stats");
+    if (!stats) return std::unexpected(stats.error());
+    if (options_.json) return stats->dump() + "\n";
+    const auto report = read_stats(*stats);
+    if (!report) return std::unexpected(report.error());
+    const auto wanted = ask_wanted_shares(options_);
+    if (!wanted) return std::unexpected(wanted.error());
+    const std::optional<Report> before = std::exchange(before_, *report);
+    if (!before) return "";
+    const auto figures = rates(*before, *report);
+    if (!figures) {
+      return before->started_ns == report->started_ns
+                 ? "no new report from the dataplane: is maglev-dataplane running?\n"
+                 : "the dataplane was started again: counting from now on\n";
+    }
+    return format_figures(*figures, *wanted);
+  }
+
+  const Options& options_;
+  std::optional<Report> before_;
+};
+
+int show_totals(const Options& options) {
+  const auto wanted = options.json ? WantedShares{} : ask_wanted_shares(options);
+  if (!wanted) return fail(wanted.error());
+  return show(options, "/v1/stats", [&](const Json& stats) {
+    const auto report = read_stats(stats);
+    return report ? format_figures(totals(*report), *wanted) : report.error() + "\n";
+  });
+}
+
+// --- commands --------------------------------------------------------------------------------
+
+// Every command is a leaf of the tree that says what to do once the whole line has been understood.
+class CommandLine {
+ public:
+  CommandLine() {
+    app_.require_subcommand(1);
+    app_.fallthrough();
+    app_.add_option("--socket", options_.socket, "the control socket")
+        ->envname("MAGLEV_SOCKET")
+        ->capture_default_str();
+    app_.add_flag("--json", options_.json, "print the answer as JSON");
+    add_pool_commands();
+    add_vip_commands();
+    add_backend_commands();
+    add_stats();
+    app_.add_subcommand("status", "generations, dataplane, workers")->callback([this] {
+      action_ = [this] { return show(options_, "/v1/status", format_status); };
+    });
+  }
+
+  int run(int argc, char** argv) {
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      if (error.get_exit_code() == 0) return app_.exit(error);  // help was asked for
+      // Of a word that is no command, CLI11 only says that a command is missing.
+      const std::vector<std::string> unknown = app_.remaining(true);
+      if (!unknown.empty()) fmt::print(stderr, "maglevctl: unknown: {}\n", unknown.front());
+      app_.exit(error);
+      return kWrongUsage;
+    }
+    return action_();
+  }
+
+ private:
+  CLI::App* group(const std::string& name, const std::string& about) {
+    CLI::App* const made = app_.add_subcommand(name, about);
+    made->require_subcommand(1);
+    return made;
+  }
+
+  // A command that changes something by one request.
+  CLI::App* changing(CLI::App* parent, const std::string& name, const std::string& about,
+                     const std::function<HttpRequest()>& request) {
+    CLI::App* const made = parent->add_subcommand(name, about);
+    made->add_flag("--wait", options_.wait, "until all workers use the change");
+    made->add_option("--timeout-ms", options_.timeout_ms, "how long --wait waits")
+        ->capture_default_str();
+    made->callback(
+        [this, request] { action_ = [this, request] { return change(options_, request()); }; });
+    return made;
+  }
+
+  CLI::App* showing(CLI::App* parent, const std::string& name, const std::string& about,
+                    const std::function<std::string()>& path, std::string (*format)(const Json&)) {
+    CLI::App* const made = parent->add_subcommand(name, about);
+    made->callback([this, path, format] {
+      action_ = [this, path, format] { return show(options_, path(), format); };
+    });
+    return made;
+  }
+
+  // An option that becomes a field of the request's body when it is given. What it may be is the
+  // daemon's to say.
+  template <typename T>
+  CLI::Option* field(CLI::App* command, const std::string& option, const std::string& path,
+                     const std::string& about) {
+    return command->add_option_function<T>(
+        option, [this, path](const T& value) { body_[Json::json_pointer(path)] = value; }, about);
+  }
+
+  CLI::Option* named(CLI::App* command, const std::string& title, std::string& name) {
+    return command->add_option(title, name)->required()->check([](const std::string& text) {
+      return text.empty() ? "a name is empty" : "";
+    });
+  }
+
+  void add_pool_commands();
+  void add_vip_commands();
+  void add_backend_commands();
+  void add_stats();
+
+  std::string pool_path() const { return "/v1/pools/" + segment(pool_); }
+  std::string backend_path() const { return pool_path() + "/backends/" + segment(backend_); }
+  std::string vip_path() const { return "/v1/vips/" + segment(vip_); }
+
+  CLI::App app_{
+      "Asks and changes a running maglev-control. Exit codes: 0 done, 1 refused or not "
+      "reached, 2 wrong usage.",
+      "maglevctl"};
+  Options options_;
+  WatchOptions watch_;
+  std::string pool_;
+  std::string backend_;
+  std::string vip_;
+  Json body_ = Json::object();
+  std::function<int()> action_;
+};
+
+void CommandLine::add_pool_commands() {
+  CLI::App* const pool = group("pool", "sets of backends, each with a table");
+  showing(
+      pool, "list", "all pools", [] { return "/v1/pools"; }, format_pools);
+  named(
+      showing(
+          pool, "show", "one pool with its backends", [this] { return pool_path(); }, format_pool),
+      "POOL", pool_);
+
+  CLI::App* const add = changing(pool, "add", "add a pool", [this] {
+    if (body_.contains("health")) body_["health"]["type"] = "tcp";
+    body_["name"] = pool_;
+    return HttpRequest{"POST", "/v1/pools", body_.dump()};
+  });
+  named(add, "POOL", pool_);
+  field<uint64_t>(add, "--table-size", "/table_size", "slots, a prime");
+  field<int64_t>(add, "--min-healthy", "/min_healthy", "with fewer, all ready backends are used");
+  CLI::Option* const port =
+      field<int64_t>(add, "--health-port", "/health/port", "check by TCP connects to this port");
+  for (const std::string name : {"interval-ms", "timeout-ms", "rise", "fall"}) {
+    std::string key = name;
+    std::ranges::replace(key, '-', '_');
+    field<int64_t>(add, "--health-" + name, "/health/" + key, "of the check")->needs(port);
+  }
+
+  named(changing(pool, "remove", "remove a pool that no VIP uses",
+                 [this] {
+                   return HttpRequest{"DELETE", pool_path(), ""};
+                 }),
+        "POOL", pool_);
+}
+
+void CommandLine::add_vip_commands() {
+  CLI::App* const vip = group("vip", "virtual addresses");
+  showing(
+      vip, "list", "all VIPs", [] { return "/v1/vips"; }, format_vips);
+  named(showing(
+            vip, "show", "one VIP", [this] { return vip_path(); }, format_vip),
+        "VIP", vip_);
+
+  CLI::App* const add = changing(vip, "add", "add a VIP", [this] {
+    body_["name"] = vip_;
+    const std::string& port = body_["port"].get_ref<const std::string&>();
+    if (std::ranges::all_of(port, [](char c) { return c >= '0' && c <= '9'; })) {
+      body_["port"] = Json::parse(port, nullptr, false);
+    }
+    return HttpRequest{"POST", "/v1/vips", body_.dump()};
+  });
+  named(add, "VIP", vip_);
+  field<std::string>(add, "--address", "/address", "the address")->required();
+  field<std::string>(add, "--protocol", "/protocol", "tcp or udp")->required();
+  field<std::string>(add, "--port", "/port", "a number, or any")->required();
+  field<std::string>(add, "--pool", "/pool", "the pool it uses")->required();
+  field<std::string>(add, "--encapsulation", "/encapsulation", "ipip");
+  field<std::string>(add, "--hash", "/hash", "five_tuple or source");
+
+  named(changing(vip, "remove", "remove a VIP",
+                 [this] {
+                   return HttpRequest{"DELETE", vip_path(), ""};
+                 }),
+        "VIP", vip_);
+}
+
+void CommandLine::add_backend_commands() {
+  CLI::App* const backend = group("backend", "the servers of a pool");
+  CLI::App* const list = backend->add_subcommand("list", "all backends of a pool");
+  named(list, "POOL", pool_);
+  list->callback([this] {
+    action_ = [this] {
+      return show(options_, pool_path() + "/backends",
+                  [](const Json& answer) { return format_backends(answer.at("backends")); });
+    };
+  });
+
+  const auto one = [&](CLI::App* command) {
+    named(command, "POOL", pool_);
+    named(command, "NAME", backend_);
+    return command;
+  };
+  CLI::App* const add = one(changing(backend, "add", "add a backend", [this] {
+    body_["name"] = backend_;
+    return HttpRequest{"POST", pool_path() + "/backends", body_.dump()};
+  }));
+  field<std::string>(add, "--address", "/address", "the backend's address")->required();
+  field<int64_t>(add, "--weight", "/weight", "share of the flows, relative to the others");
+  field<std::string>(add, "--state", "/state", "ready, drain or maintenance");
+
+  CLI::App* const set = one(changing(backend, "set", "change weight, state or both", [this] {
+    return HttpRequest{"PATCH", backend_path(), body_.dump()};
+  }));
+  CLI::App* const changes = set->add_option_group("change");
+  changes->require_option(1, 2);
+  field<int64_t>(changes, "--weight", "/weight", "share of the flows, relative to the others");
+  field<std::string>(changes, "--state", "/state", "ready, drain or maintenance");
+
+  one(changing(backend, "drain", "take it out of the table, keep it configured", [this] {
+    return HttpRequest{"PATCH", backend_path(), Json{{"state", "drain"}}.dump()};
+  }));
+  one(changing(backend, "remove", "remove a backend", [this] {
+    return HttpRequest{"DELETE", backend_path(), ""};
+  }));
+}
+
+void CommandLine::add_stats() {
+  CLI::App* const stats = app_.add_subcommand("stats", "packets and bits, by VIP and backend");
+  CLI::Option* const watch =
+      stats->add_flag("--watch", watch_.watch, "show rates, again and again");
+  stats->add_option("--interval", watch_.interval_s, "seconds from one to the next")
+      ->check(CLI::Range(0.05, 86400.0))
+      ->needs(watch)
+      ->capture_default_str();
+  stats->add_option("--count", watch_.count, "end after so many; 0: never")->needs(watch);
+  stats->callback([this] {
+    action_ = [this] { return watch_.watch ? Watch(options_).run(watch_) : show_totals(options_); };
+  });
+}
+
+}  // namespace
+}  // namespace maglev
+
+int main(int argc, char** argv) {
+  try {
+    return maglev::CommandLine().run(argc, argv);
+  } catch (const std::exception& error) {  // an answer of a shape that this version does not know
+    return maglev::fail(fmt::format("cannot read maglev-control's answer: {}", error.what()));
+  }
+}

@@ -1,0 +1,149 @@
+#include "control/maglevctl_views.h"
+
+#include <fmt/format.h>
+
+#include "control/text_table.h"
+
+namespace maglev {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr auto kRight = TextTable::Align::kRight;
+
+std::string text(const Json& object, const char* field) {
+  return object.at(field).get<std::string>();
+}
+uint64_t number(const Json& object, const char* field) {
+  return object.at(field).get<uint64_t>();
+}
+std::string digits(const Json& object, const char* field) {
+  return std::to_string(number(object, field));
+}
+bool flag(const Json& object, const char* field) {
+  return object.at(field).get<bool>();
+}
+
+std::string share(const Json& object, const char* field) {
+  return fmt::format("{:.2f}%", object.at(field).get<double>() * 100);
+}
+
+std::string port(const Json& vip) {
+  return number(vip, "port") == 0 ? "any" : digits(vip, "port");
+}
+
+std::string format_workers(const Json& workers) {
+  TextTable table(
+      {{"PORT"}, {"QUEUE", kRight}, {"LCORE", kRight}, {"GENERATION", kRight}, {"PROGRESS"}});
+  for (const Json& worker : workers) {
+    table.add({text(worker, "port"), digits(worker, "queue"), digits(worker, "lcore"),
+               digits(worker, "generation"), flag(worker, "progress") ? "yes" : "NO"});
+  }
+  return table.text();
+}
+
+std::string format_health(const Json& health) {
+  if (health.is_null()) return "not checked";
+  return fmt::format(
+      "{} to port {} every {} ms, {} ms at most; up after {}, down after {} in a row",
+      text(health, "type"), number(health, "port"), number(health, "interval_ms"),
+      number(health, "timeout_ms"), number(health, "rise"), number(health, "fall"));
+}
+
+}  // namespace
+
+std::string format_status(const Json& status) {
+  const Json& dataplane = status.at("dataplane");
+  std::string view = fmt::format("version     {}\n", text(status, "version"));
+  view += fmt::format("generation  {}, used by all workers: {}\n", number(status, "generation"),
+                      number(status, "adopted_generation"));
+  view += flag(dataplane, "running") ? fmt::format("dataplane   running, reported {} ms ago\n",
+                                                   number(dataplane, "report_age_ms"))
+                                     : "dataplane   not running\n";
+  if (number(dataplane, "refused_roots") != 0) {
+    view += fmt::format("refused     {} publications, the last one: {}\n",
+                        number(dataplane, "refused_roots"), text(dataplane, "last_refusal"));
+  }
+  view += fmt::format("pools       {}\nVIPs        {}\nbackends    {}, in tables: {}\n",
+                      number(status, "pools"), number(status, "vips"), number(status, "backends"),
+                      number(status, "backends_in_tables"));
+  view += fmt::format("next hops   {} unresolved\n", number(status, "next_hops_unresolved"));
+  const Json& workers = status.at("workers");
+  return workers.empty() ? view : view + "\n" + format_workers(workers);
+}
+
+std::string format_pools(const Json& pools) {
+  TextTable table({{"POOL"},
+                   {"SOURCE"},
+                   {"SIZE", kRight},
+                   {"BACKENDS", kRight},
+                   {"IN TABLE", kRight},
+                   {"FAIL OPEN"},
+                   {"TABLE"}});
+  for (const Json& pool : pools.at("pools")) {
+    table.add({text(pool, "name"), text(pool, "source"), digits(pool, "table_size"),
+               digits(pool, "backend_count"), digits(pool, "in_table_count"),
+               flag(pool, "fail_open") ? "yes" : "no", text(pool, "table").substr(0, 12)});
+  }
+  return table.text();
+}
+
+std::string format_pool(const Json& pool) {
+  std::string view =
+      fmt::format("pool        {} (set by {})\n", text(pool, "name"), text(pool, "source"));
+  view += fmt::format("table       {}, {} slots, {}\n", text(pool, "placement"),
+                      number(pool, "table_size"), text(pool, "table"));
+  view += fmt::format("health      {}\n", format_health(pool.at("health")));
+  view += fmt::format("min_healthy {}{}\n", number(pool, "min_healthy"),
+                      flag(pool, "fail_open")
+                          ? "; fewer are healthy: all ready backends are used (fail open)"
+                          : "");
+  return view + "\n" + format_backends(pool.at("backends"));
+}
+
+std::string format_backends(const Json& backends) {
+  TextTable table({{"BACKEND"},
+                   {"ADDRESS"},
+                   {"WEIGHT", kRight},
+                   {"STATE"},
+                   {"HEALTH"},
+                   {"SHARE", kRight},
+                   {"WANTED", kRight}});
+  std::string remarks;
+  for (const Json& backend : backends) {
+    const bool in_table = flag(backend, "in_table");
+    table.add({text(backend, "name"), text(backend, "address"), digits(backend, "weight"),
+               text(backend, "state"), text(backend, "health"),
+               in_table ? share(backend, "share") : "-",
+               in_table ? share(backend, "wanted_share") : "-"});
+    if (text(backend, "health") == "down" || text(backend, "health") == "unknown") {
+      remarks += fmt::format("{} is {}: {}\n", text(backend, "name"), text(backend, "health"),
+                             text(backend, "health_reason"));
+    }
+    const Json& next_hop = backend.at("next_hop");
+    if (!flag(next_hop, "resolved")) {
+      remarks +=
+          fmt::format("{} has no next hop: {}\n", text(backend, "name"), text(next_hop, "reason"));
+    }
+  }
+  return remarks.empty() ? table.text() : table.text() + "\n" + remarks;
+}
+
+std::string format_vips(const Json& vips) {
+  TextTable table({{"VIP"}, {"SOURCE"}, {"ADDRESS"}, {"PROTOCOL"}, {"PORT", kRight}, {"POOL"}});
+  for (const Json& vip : vips.at("vips")) {
+    table.add({text(vip, "name"), text(vip, "source"), text(vip, "address"), text(vip, "protocol"),
+               port(vip), text(vip, "pool")});
+  }
+  return table.text();
+}
+
+std::string format_vip(const Json& vip) {
+  return fmt::format(
+      "VIP            {} (set by {})\naddress        {}\nprotocol       {}\nport           {}\n"
+      "pool           {}\nencapsulation  {}\nhash           {}\n",
+      text(vip, "name"), text(vip, "source"), text(vip, "address"), text(vip, "protocol"),
+      port(vip), text(vip, "pool"), text(vip, "encapsulation"), text(vip, "hash"));
+}
+
+}  // namespace maglev

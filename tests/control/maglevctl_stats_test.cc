@@ -1,0 +1,167 @@
+#include "control/maglevctl_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "control/api_views.h"
+
+namespace maglev {
+namespace {
+
+Report sample_report() {
+  return {.started_ns = 1'000,
+          .written_ns = 2'000'000'000,
+          .adopted_generation = 12,
+          .refused_roots = 0,
+          .last_refusal = "",
+          .verdicts = {"forwarded", "no_backend", "malformed"},
+          .workers = {{.lcore = 1,
+                       .port = 0,
+                       .queue = 0,
+                       .generation = 12,
+                       .polls = 100,
+                       .empty_polls = 40,
+                       .received = {70, 7000}},
+                      {.lcore = 3,
+                       .port = 0,
+                       .queue = 1,
+                       .generation = 12,
+                       .polls = 200,
+                       .empty_polls = 200,
+                       .received = {0, 0}}},
+          .verdict_counts = {60, 7, 3, 0, 0, 0},
+          .ports = {{.name = "uplink", .link_up = true, .receive_missed = 5}},
+          .vips = {{.pool = "", .name = "web-http", .forwarded = {60, 6000}, .dropped = {7, 700}}},
+          .backends = {{.pool = "web", .name = "b1", .forwarded = {45, 4500}, .dropped = {}},
+                       {.pool = "web", .name = "b2", .forwarded = {15, 1500}, .dropped = {}}}};
+}
+
+// The same process half a second later.
+Report later_report() {
+  Report report = sample_report();
+  report.written_ns += 500'000'000;
+  report.workers[0].received = {1070, 107000};
+  report.workers[0].polls = 200;
+  report.workers[0].empty_polls = 65;
+  report.verdict_counts = {1058, 9, 3, 0, 0, 0};
+  report.ports[0].receive_missed = 10;
+  report.vips[0].forwarded = {1058, 105800};
+  report.vips[0].dropped = {9, 900};
+  report.backends[0].forwarded = {794, 79400};
+  report.backends[1].forwarded = {264, 26400};
+  return report;
+}
+
+TEST(ReadStats, ReadsWhatTheDaemonWrites) {
+  const Report report = sample_report();
+  const auto read = read_stats(view_stats(report, report.adopted_generation));
+  ASSERT_TRUE(read) << read.error();
+  Report expected = report;
+  expected.adopted_generation = 0;  // not looked at
+  EXPECT_EQ(*read, expected);
+}
+
+TEST(ReadStats, RefusesAnAnswerOfAnotherShape) {
+  auto stats = view_stats(sample_report(), 12);
+  stats["workers"][0].erase("polls");
+  EXPECT_FALSE(read_stats(stats));
+  EXPECT_FALSE(read_stats(nlohmann::ordered_json::parse("[]")));
+  stats = view_stats(sample_report(), 12);
+  stats["workers"][0]["port"] = "nowhere";
+  EXPECT_FALSE(read_stats(stats));
+}
+
+TEST(Totals, AreTheCountersThemselves) {
+  const Figures figures = totals(sample_report());
+  EXPECT_FALSE(figures.per_second);
+  EXPECT_EQ(figures.received.packets, 70);
+  EXPECT_EQ(figures.received.volume, 7000);
+  EXPECT_EQ(figures.verdicts[1], std::pair(std::string("no_backend"), 7.0));
+  EXPECT_EQ(figures.backends[1].forwarded.packets, 15);
+  EXPECT_DOUBLE_EQ(figures.workers[0].busy_share.value(), 0.6);
+}
+
+TEST(Rates, AreDifferencesOverTheReportsOwnClock) {
+  const auto figures = rates(sample_report(), later_report());
+  ASSERT_TRUE(figures);
+  EXPECT_TRUE(figures->per_second);
+  EXPECT_DOUBLE_EQ(figures->received.packets, 2000);
+  EXPECT_DOUBLE_EQ(figures->received.volume, 1'600'000);  // bits
+  EXPECT_DOUBLE_EQ(figures->verdicts[0].second, 1996);
+  EXPECT_DOUBLE_EQ(figures->verdicts[1].second, 4);
+  EXPECT_DOUBLE_EQ(figures->vips[0].forwarded.packets, 1996);
+  EXPECT_DOUBLE_EQ(figures->vips[0].dropped_packets, 4);
+  EXPECT_DOUBLE_EQ(figures->backends[0].forwarded.packets, 1498);
+  EXPECT_DOUBLE_EQ(figures->ports[0].missed, 10);
+  EXPECT_DOUBLE_EQ(figures->workers[0].busy_share.value(), 0.75);
+  EXPECT_FALSE(figures->workers[1].busy_share) << "it did not poll at all";
+}
+
+TEST(Rates, AnotherProcessOrNoNewerReportHasNone) {
+  Report other = later_report();
+  other.started_ns = 7;
+  EXPECT_FALSE(rates(sample_report(), other));
+  EXPECT_FALSE(rates(sample_report(), sample_report()));
+  EXPECT_FALSE(rates(later_report(), sample_report()));
+}
+
+TEST(Rates, WhatIsNewOrWasMadeAgainCountsFromZero) {
+  Report after = later_report();
+  after.backends[0].forwarded = {20, 2000};  // less than before: removed and added again
+  after.backends.push_back({.pool = "web", .name = "b3", .forwarded = {30, 3000}, .dropped = {}});
+  const auto figures = rates(sample_report(), after);
+  ASSERT_TRUE(figures);
+  EXPECT_DOUBLE_EQ(figures->backends[0].forwarded.packets, 40);
+  EXPECT_DOUBLE_EQ(figures->backends[2].forwarded.packets, 60);
+}
+
+TEST(FormatRate, HasThreeDigitsAndAUnit) {
+  EXPECT_EQ(format_rate(0), "0");
+  EXPECT_EQ(format_rate(1.234), "1.23");
+  EXPECT_EQ(format_rate(12.34), "12.3");
+  EXPECT_EQ(format_rate(999.4), "999");
+  EXPECT_EQ(format_rate(999.6), "1.00 k");
+  EXPECT_EQ(format_rate(14'880'952), "14.9 M");
+  EXPECT_EQ(format_rate(1e10), "10.0 G");
+}
+
+TEST(FormatFigures, ShowsRatesByVipBackendAndWorkerWithShares) {
+  const WantedShares wanted{{{"web", "b1"}, 0.75}, {{"web", "b2"}, 0.25}};
+  EXPECT_EQ(format_figures(*rates(sample_report(), later_report()), wanted),
+            R"(TOTAL     PACKETS/S  BITS/S
+received     2.00 k  1.60 M
+
+VIP       PACKETS/S  BITS/S  DROPPED/S
+web-http     2.00 k  1.60 M       4.00
+
+BACKEND  PACKETS/S  BITS/S  DROPPED/S  WANTED    SEEN
+web/b1      1.50 k  1.20 M          0  75.00%  75.05%
+web/b2         498   398 k          0  25.00%  24.95%
+
+PORT    QUEUE  LCORE  PACKETS/S  BITS/S    BUSY
+uplink      0      1     2.00 k  1.60 M  75.00%
+uplink      1      3          0       0       -
+
+PORT    LINK  MISSED/S  NO BUFFER/S  ERRORS/S  STEERING DROPPED/S
+uplink  up        10.0            0         0                   0
+
+VERDICT     PACKETS/S
+forwarded      2.00 k
+no_backend       4.00
+)");
+}
+
+TEST(FormatFigures, FitsEightyColumnsWithLongNamesAndLargeCounters) {
+  Report report = sample_report();
+  report.vips[0].name = std::string(255, 'v');
+  report.backends[0].name = std::string(255, 'b');
+  report.backends[0].forwarded = {10'000'000'000'000, 15'000'000'000'000'000};
+  report.workers[0].received = {10'000'000'000'000, 15'000'000'000'000'000};
+  report.verdict_counts[0] = 10'000'000'000'000;
+  std::istringstream text(format_figures(totals(report), {}));
+  for (std::string line; std::getline(text, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+}  // namespace
+}  // namespace maglev

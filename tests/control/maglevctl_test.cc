@@ -1,0 +1,350 @@
+// The maglevctl program against the daemon's own server and controller, on a real socket.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "control/api_server.h"
+#include "tests/control/fixtures.h"
+
+namespace maglev {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_and_remove(const std::string& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::remove(path);
+  return text;
+}
+
+class MaglevctlTest : public ControllerTest {
+ protected:
+  void SetUp() override {
+    start_healthy();
+    auto opened = ApiServer::open(io_, socket_,
+                                  {[this](const ApiRequest& request) {
+                                     return answer_api(*controller_, dataplane_, request);
+                                   },
+                                   [this]() -> const DataplaneStatus& { return dataplane_; }},
+                                  {});
+    ASSERT_TRUE(opened) << opened.error();
+    server_ = std::move(*opened);
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  void TearDown() override {
+    if (!thread_.joinable()) return;
+    io_.stop();
+    thread_.join();
+    server_.reset();
+  }
+
+  Outcome run_on(const std::string& socket, const std::string& arguments) {
+    const std::string out = directory_.path("/out");
+    const std::string err = directory_.path("/err");
+    const int status = std::system(fmt::format("timeout 20 {} --socket '{}' {} >{} 2>{}",
+                                               MAGLEVCTL_PATH, socket, arguments, out, err)
+                                       .c_str());
+    return {WEXITSTATUS(status), read_and_remove(out), read_and_remove(err)};
+  }
+  Outcome run(const std::string& arguments) { return run_on(socket_, arguments); }
+  std::string shown(const std::string& arguments) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  }
+  Json json(const std::string& arguments) { return Json::parse(shown(arguments + " --json")); }
+
+  // Runs something on the server's thread.
+  template <typename F>
+  void on_server(F f) {
+    std::promise<void> done;
+    boost::asio::post(io_, [&] {
+      f();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  uint64_t generation() {
+    uint64_t value = 0;
+    on_server([&] { value = controller_->generation(); });
+    return value;
+  }
+
+  // A dataplane that has adopted everything and received `packets` until `written_ns`.
+  void report(uint64_t written_ns, uint64_t packets, uint64_t started_ns = 1) {
+    on_server([&] {
+      dataplane_.running = true;
+      dataplane_.progress = {true};
+      dataplane_.report = Report{};
+      dataplane_.report->started_ns = started_ns;
+      dataplane_.report->written_ns = written_ns;
+      dataplane_.report->adopted_generation = UINT64_MAX;
+      dataplane_.report->verdicts = {"forwarded"};
+      dataplane_.report->verdict_counts = {packets};
+      dataplane_.report->workers = {{.lcore = 1,
+                                     .generation = UINT64_MAX,
+                                     .polls = packets,
+                                     .received = {packets, 100 * packets}}};
+      dataplane_.report->ports = {{.name = "uplink", .link_up = true}};
+      dataplane_.report->vips = {
+          {.pool = "", .name = "web-http", .forwarded = {packets, 100 * packets}, .dropped = {}}};
+      dataplane_.report->backends = {
+          {.pool = "web", .name = "b1", .forwarded = {packets, 100 * packets}, .dropped = {}}};
+      server_->dataplane_reported();
+    });
+  }
+
+  boost::asio::io_context io_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
+      io_.get_executor()};
+  std::string socket_ = directory_.path("/ctl.sock");
+  DataplaneStatus dataplane_;
+  std::unique_ptr<ApiServer> server_;
+  std::thread thread_;
+};
+
+TEST_F(MaglevctlTest, ListsAndShowsPools) {
+  EXPECT_NE(shown("pool list").find("web    file     251         3         3  no"),
+            std::string::npos)
+      << shown("pool list");
+  const std::string pool = shown("pool show web");
+  EXPECT_NE(pool.find("tcp to port 80 every 1000 ms"), std::string::npos) << pool;
+  EXPECT_NE(pool.find("b1       198.18.2.11       1  ready  up"), std::string::npos) << pool;
+  EXPECT_EQ(json("pool list")["pools"].size(), 2u);
+  EXPECT_EQ(json("pool show web")["backends"][0]["name"], "b1");
+}
+
+TEST_F(MaglevctlTest, AddsAndRemovesAPool) {
+  shown(
+      "pool add mail --table-size 1009 --min-healthy 2 --health-port 25 --health-interval-ms 250 "
+      "--health-timeout-ms 200 --health-rise 4 --health-fall 5");
+  const Json pool = json("pool show mail");
+  EXPECT_EQ(pool["table_size"], 1009);
+  EXPECT_EQ(pool["min_healthy"], 2);
+  EXPECT_EQ(pool["health"], Json::parse(R"({"type": "tcp", "port": 25, "interval_ms": 250,
+                                            "timeout_ms": 200, "rise": 4, "fall": 5})"));
+  const std::string removed = shown("pool remove mail");
+  EXPECT_EQ(removed, fmt::format("generation {}\n", generation()));
+  EXPECT_EQ(run("pool show mail").exit_code, 1);
+}
+
+TEST_F(MaglevctlTest, AddsShowsAndRemovesAVip) {
+  shown(
+      "vip add any-udp --address 198.51.100.20 --protocol udp --port any --pool plain "
+      "--hash source");
+  const Json vip = json("vip show any-udp");
+  EXPECT_EQ(vip["port"], 0);
+  EXPECT_EQ(vip["hash"], "source");
+  EXPECT_EQ(vip["source"], "socket");
+  shown("vip add tls --address 198.51.100.20 --protocol tcp --port 443 --pool web");
+  EXPECT_EQ(json("vip show tls")["port"], 443);
+  EXPECT_NE(shown("vip list").find("any-udp   socket  198.51.100.20  udp        any  plain"),
+            std::string::npos)
+      << shown("vip list");
+  EXPECT_NE(shown("vip show any-udp").find("port           any"), std::string::npos);
+  shown("vip remove any-udp");
+  EXPECT_EQ(json("vip list")["vips"].size(), 3u);
+}
+
+TEST_F(MaglevctlTest, AddsSetsDrainsAndRemovesABackend) {
+  shown("backend add web b4 --address 198.18.2.14 --weight 2");
+  shown("backend set web b1 --weight 3");
+  shown("backend drain web b2");
+  shown("backend set web b3 --weight 5 --state maintenance");
+  const Json backends = json("backend list web")["backends"];
+  EXPECT_EQ(backends[0]["weight"], 3);
+  EXPECT_EQ(backends[1]["state"], "drain");
+  EXPECT_EQ(backends[1]["in_table"], false);
+  EXPECT_EQ(backends[2]["weight"], 5);
+  EXPECT_EQ(backends[2]["state"], "maintenance");
+  EXPECT_EQ(backends[3]["weight"], 2);
+  EXPECT_NE(shown("backend list web").find("b2       198.18.2.12       1  drain"),
+            std::string::npos);
+  shown("backend remove web b4");
+  EXPECT_EQ(json("backend list web")["backends"].size(), 3u);
+}
+
+TEST_F(MaglevctlTest, TellsWhyABackendIsNotUsed) {
+  on_server([&] {
+    world_.unreachable.insert(boost::asio::ip::make_address_v4("198.18.2.11"));
+    for (int i = 0; i < 3; ++i) answer("web", "b2", HealthVerdict::kDown);
+    controller_->next_hops_changed({boost::asio::ip::make_address_v4("198.18.2.11")});
+    pass(std::chrono::seconds(10));
+  });
+  const std::string pool = shown("pool show web");
+  EXPECT_NE(pool.find("b1 has no next hop: no neighbour"), std::string::npos) << pool;
+  EXPECT_NE(pool.find("b2 is down: timed out"), std::string::npos) << pool;
+}
+
+TEST_F(MaglevctlTest, WaitsUntilAllWorkersUseAChange) {
+  report(1, 0);
+  const std::string drained = shown("backend drain web b1 --wait");
+  EXPECT_EQ(drained, fmt::format("generation {}, used by all workers\n", generation()));
+  EXPECT_EQ(json("backend set web b1 --state ready --wait")["adopted"], true);
+}
+
+TEST_F(MaglevctlTest, SaysWhenTheWorkersHaveNotConfirmedAChange) {
+  const Outcome outcome = run("backend drain web b1 --wait --timeout-ms 50");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("not_adopted"), std::string::npos) << outcome.err;
+}
+
+TEST_F(MaglevctlTest, ShowsTheStatus) {
+  const std::string without = shown("status");
+  EXPECT_NE(without.find("dataplane   not running"), std::string::npos) << without;
+  report(1, 0);
+  const std::string with = shown("status");
+  EXPECT_NE(with.find("dataplane   running"), std::string::npos) << with;
+  EXPECT_NE(with.find("backends    4, in tables: 4"), std::string::npos) << with;
+  EXPECT_EQ(json("status")["vips"], 2);
+}
+
+TEST_F(MaglevctlTest, ShowsTotals) {
+  report(1, 12345);
+  const std::string stats = shown("stats");
+  EXPECT_NE(stats.find("received    12345  1234500"), std::string::npos) << stats;
+  EXPECT_NE(stats.find("web/b1     12345  1234500        0  33.33%  100.00%"), std::string::npos)
+      << stats;
+  EXPECT_EQ(json("stats")["received"]["packets"], 12345);
+}
+
+TEST_F(MaglevctlTest, WatchesRates) {
+  report(1'000'000'000, 1000);
+  auto watching =
+      std::async(std::launch::async, [&] { return run("stats --watch --interval 2 --count 1"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  report(3'000'000'000, 5000);
+  const Outcome outcome = watching.get();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("received     2.00 k  1.60 M"), std::string::npos) << outcome.out;
+}
+
+TEST_F(MaglevctlTest, AWatchSaysWhenTheDataplaneIsSilentOrWasStartedAgain) {
+  report(1'000'000'000, 1000);
+  EXPECT_NE(shown("stats --watch --interval 0.05 --count 1").find("no new report"),
+            std::string::npos);
+  auto watching =
+      std::async(std::launch::async, [&] { return run("stats --watch --interval 2 --count 1"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  report(3'000'000'000, 5, 2'000'000'000);
+  EXPECT_NE(watching.get().out.find("started again"), std::string::npos);
+}
+
+TEST_F(MaglevctlTest, AWatchInJsonIsOneLineAnInterval) {
+  report(1, 7);
+  std::istringstream lines(shown("stats --watch --json --interval 0.05 --count 3"));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_EQ(Json::parse(line)["received"]["packets"], 7);
+  }
+  EXPECT_EQ(count, 3);
+}
+
+TEST_F(MaglevctlTest, WhatTheDaemonRefusesChangesNothingAndExitsWithOne) {
+  const uint64_t before = generation();
+  const std::vector<std::pair<std::string, std::string>> refused = {
+      {"backend set web b1 --weight -1", "bad_request"},
+      {"backend set web b1 --weight=-1", "bad_request"},
+      {"backend set web b1 --state sleeping", "bad_request"},
+      {"backend set web b9 --weight 1", "unknown_backend"},
+      {"backend set nowhere b1 --weight 1", "unknown_pool"},
+      {"backend add web b1 --address 198.18.2.99", "exists"},
+      {"backend add web b5 --address nonsense", "bad_request"},
+      {"backend list nowhere", "unknown_pool"},
+      {"pool remove web", "in_use"},
+      {"pool remove 'web/backends/b1'", "unknown_pool"},
+      {"pool add odd --table-size 32", "bad_request"},
+      {"vip add again --address 198.51.100.10 --protocol tcp --port 80 --pool web", "exists"},
+      {"vip add bad --address 198.51.100.11 --protocol tcp --port eighty --pool web",
+       "bad_request"},
+      {"vip show nothing", "unknown_vip"},
+      {"stats", "no_report"},
+      {"stats --watch --count 1", "no_report"},
+  };
+  for (const auto& [arguments, code] : refused) {
+    for (const char* json : {"", " --json"}) {
+      const Outcome outcome = run(arguments + json);
+      EXPECT_EQ(outcome.exit_code, 1) << arguments;
+      EXPECT_EQ(outcome.out, "") << arguments;
+      EXPECT_NE(outcome.err.find("(" + code + ")"), std::string::npos)
+          << arguments << ": " << outcome.err;
+    }
+  }
+  EXPECT_EQ(generation(), before);
+}
+
+TEST_F(MaglevctlTest, WrongUsageExitsWithTwo) {
+  const uint64_t before = generation();
+  for (const std::string arguments :
+       {"", "frobnicate", "pool", "pool frobnicate", "pool show", "pool show ''", "backend set web",
+        "backend set web b1", "backend set web b1 --weight many", "backend add web b5",
+        "backend drain web b1 b2", "vip add x --port 80", "pool add x --health-rise 2",
+        "stats --interval 1", "stats --watch --interval -1", "status --frobnicate"}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err, "") << arguments;
+  }
+  EXPECT_NE(run("pool frobnicate").err.find("frobnicate"), std::string::npos);
+  EXPECT_EQ(generation(), before);
+}
+
+TEST_F(MaglevctlTest, HelpIsNoError) {
+  EXPECT_NE(shown("--help").find("Exit codes"), std::string::npos);
+  EXPECT_NE(shown("backend set --help").find("--weight"), std::string::npos);
+}
+
+TEST_F(MaglevctlTest, AMissingDaemonIsToldWithItsPathAndWhatToDo) {
+  const std::string nowhere = directory_.path("/nowhere.sock");
+  for (const std::string arguments : {"status", "status --json", "backend drain web b1"}) {
+    const Outcome outcome = run_on(nowhere, arguments);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err.find(nowhere), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("Is maglev-control running?"), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(run_on(std::string(200, 's'), "status").exit_code, 1);
+}
+
+TEST_F(MaglevctlTest, TheSocketCanBeNamedInTheEnvironment) {
+  const std::string command = fmt::format(
+      "MAGLEV_SOCKET={} timeout 20 {} pool list >/dev/null 2>&1", socket_, MAGLEVCTL_PATH);
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST(MaglevctlAlone, AServerThatClosesWithoutAnAnswerIsAnError) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path("/closing.sock");
+  const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  std::thread closing([&] { close(accept(listener, nullptr, nullptr)); });
+  const int status = std::system(
+      fmt::format("timeout 20 {} --socket {} status >/dev/null 2>&1", MAGLEVCTL_PATH, path)
+          .c_str());
+  closing.join();
+  close(listener);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+}  // namespace
+}  // namespace maglev
