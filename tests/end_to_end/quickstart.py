@@ -80,7 +80,7 @@ In a second terminal, as root, in {laboratory.ROOT}:
   {ctl} backend list web
   {ctl} backend drain web b2
   {ctl} backend set web b2 --state ready
-  {ctl} backend add web {spare} {lab.network.address(spare)}
+  {ctl} backend add web {spare} --address {lab.network.address(spare)}
   {ctl} stats --watch
 Configuration: {lab.configuration}
 Stop with Ctrl-C.""", flush=True)
