@@ -91,6 +91,8 @@ Controller::Controller(Configuration configuration, State::Opened state,
     start_settling(name, pool);
     dirty_pools_.insert(name);
   }
+  // Of a pool that has left the file since, what is remembered goes too.
+  for (const auto& [name, numbering] : numberings_) dirty_pools_.insert(name);
   for (const auto& [name, settling] : settling_) {
     hold_checks_until_ = std::max(hold_checks_until_, settling.deadline);
   }
@@ -341,7 +343,8 @@ std::expected<void, std::string> Controller::publish() {
 
 // Whether the root in place already says what is planned.
 bool Controller::is_published() const {
-  return !is_damaged_ && published_generation_ > 0 && published_generation_ >= reported_generation_ &&
+  return !is_damaged_ && published_generation_ > 0 &&
+         published_generation_ >= reported_generation_ &&
          publisher_->root() ==
              plan_root(published_generation_, configuration_.hash_seed, planned_, model_.vips());
 }
@@ -396,8 +399,9 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
     return p.table_size < kSlotsPerBackend * p.membership.members.size();
   };
   if (is_crowded(*plan) && (previous == nullptr || !is_crowded(*previous))) {
-    spdlog::warn("pool {}: {} slots for {} backends share the traffic unevenly; {} a backend do well",
-                 name, plan->table_size, plan->membership.members.size(), kSlotsPerBackend);
+    spdlog::warn(
+        "pool {}: {} slots for {} backends share the traffic unevenly; {} a backend do well", name,
+        plan->table_size, plan->membership.members.size(), kSlotsPerBackend);
   }
   const bool was_open = previous != nullptr && previous->membership.fail_open;
   if (plan->membership.fail_open && !was_open) {

@@ -118,6 +118,21 @@ TEST_F(ControllerTest, ARememberedVerdictSpeaksOnlyForWhatWasChecked) {
   }
 }
 
+TEST_F(ControllerTest, NothingIsRememberedOfAPoolThatLeftTheFile) {
+  start_healthy();
+  stop();
+  const size_t pool = text_.find("  - name: plain");
+  text_.erase(pool, text_.find("vips:") - pool);
+  text_.erase(text_.find("  - {name: dns"));
+  start();
+  EXPECT_EQ(controller_->generation(), 2u);
+  stop();
+  const auto opened = State::open(directory_.path("/state"));
+  ASSERT_TRUE(opened) << opened.error();
+  EXPECT_TRUE(opened->remembered.numberings.contains("web"));
+  EXPECT_FALSE(opened->remembered.numberings.contains("plain"));
+}
+
 TEST_F(ControllerTest, TheGenerationSurvivesTheLossOfAnyOneStore) {
   start_healthy();
   for (int change = 0; change < 5; ++change) {
