@@ -58,7 +58,7 @@ RootVip make_vip(std::string name, const std::string& address_text, uint16_t por
 }
 
 Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
-               const std::vector<RootVip>& vips, uint64_t hash_seed) {
+               const std::vector<RootVip>& vips, uint64_t hash_seed, uint16_t out_port) {
   std::vector<WeightedName> names;
   std::vector<PoolBackend> pool;
   for (uint32_t i = 0; i < backends; ++i) {
@@ -66,7 +66,7 @@ Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
     pool.push_back(
         {names.back().name, resolved_backend(fmt::format("198.{}.{}.{}", 18 + i / 65536,
                                                          2 + i / 256 % 200, 10 + i % 240),
-                                             static_cast<uint8_t>(i))});
+                                             static_cast<uint8_t>(i), out_port)});
   }
   const MaglevTable table = value_of(build_maglev(names, table_size));
   std::vector<uint32_t> owner_backends;

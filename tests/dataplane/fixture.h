@@ -26,14 +26,14 @@ BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last
 RootVip make_vip(std::string name, const std::string& address_text, uint16_t port,
                  VipProtocol protocol = VipProtocol::kTcp, uint32_t pool = 0);
 
-// One published tree as images: a pool of backends b0, b1, .. at 198.18.2.10 and up, and VIPs.
+// One published tree as images: a pool of backends b0, b1, .. from 198.18.2.10 on, and VIPs.
 struct Tree {
   Image table;
   Image pool;
   Image root;
 };
 Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
-               const std::vector<RootVip>& vips, uint64_t hash_seed = 42);
+               const std::vector<RootVip>& vips, uint64_t hash_seed = 42, uint16_t out_port = 0);
 
 // Checks the three images and builds the snapshot, from the heap.
 class TestBed {
