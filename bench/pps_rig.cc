@@ -80,7 +80,9 @@ void print_rate(const fs::path& directory, double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const Report after = read_report(directory);
   const auto received = [](const Report& r) { return r.workers.at(0).received.packets; };
-  const auto forwarded = [](const Report& r) { return r.vips.at(0).forwarded.packets; };
+  const auto forwarded = [](const Report& r) {
+    return r.verdict_counts.at(static_cast<size_t>(Verdict::kForwarded));  // of worker 0
+  };
   const double elapsed = static_cast<double>(after.written_ns - before.written_ns) / 1e9;
   fmt::print("{:.0f} {:.0f}\n", static_cast<double>(received(after) - received(before)) / elapsed,
              static_cast<double>(forwarded(after) - forwarded(before)) / elapsed);
