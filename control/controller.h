@@ -110,7 +110,7 @@ class Controller {
   ByName<Settling> settling_;
   Clock::time_point hold_checks_until_;
   Clock::time_point hold_next_hops_until_;
-  bool is_held_ = true;  // the first publication waits for first checks and next hops
+  bool is_held_ = true;      // the first publication waits for first checks and next hops
   bool is_damaged_ = false;  // the published files are not as they were written
   Clock::time_point look_for_damage_at_;
   Clock::time_point retry_at_;
