@@ -13,6 +13,7 @@
 #include "control/http_client.h"
 #include "control/maglevctl_stats.h"
 #include "control/maglevctl_views.h"
+#include "control/simulator_commands.h"
 
 namespace maglev {
 namespace {
@@ -231,6 +232,7 @@ class CommandLine {
     add_vip_commands();
     add_backend_commands();
     add_stats();
+    add_simulator_commands(app_, options_.json, action_);
     app_.add_subcommand("status", "generations, dataplane, workers")->callback([this] {
       action_ = [this] { return show(options_, "/v1/status", format_status); };
     });

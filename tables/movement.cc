@@ -122,4 +122,9 @@ Movement compare_assignments(const Assignment& before, const Assignment& after,
   return movement;
 }
 
+Change plan_change(const Assignment& before, const Assignment& after, ItemWeights weights) {
+  return {measure_balance(before, weights), measure_balance(after, weights),
+          compare_assignments(before, after, weights)};
+}
+
 }  // namespace maglev

@@ -59,4 +59,12 @@ struct Movement {
 Movement compare_assignments(const Assignment& before, const Assignment& after,
                              ItemWeights weights = {});
 
+// The whole of it: the one function that the simulator and a dry run of control call.
+struct Change {
+  Balance before;
+  Balance after;
+  Movement movement;
+};
+Change plan_change(const Assignment& before, const Assignment& after, ItemWeights weights = {});
+
 }  // namespace maglev

@@ -1,0 +1,318 @@
+#include "control/simulator_commands.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "control/simulator.h"
+#include "control/simulator_input.h"
+#include "control/simulator_views.h"
+
+namespace maglev {
+namespace {
+
+constexpr int kDone = 0;
+constexpr int kWrongUsage = 2;
+
+struct Arguments {
+  std::string placement = "maglev";
+  std::string hash = "md5-64";
+  MembershipText membership;
+  PlacementSettings settings;
+  uint32_t replicas = 1;
+  // simulate
+  std::string keys = "key:%d";
+  uint64_t count = 100'000;
+  std::string keys_file;
+  std::string table_out;
+  std::string plot;
+  std::optional<double> headroom;
+  // owner
+  std::vector<std::string> keys_to_place;
+  uint32_t next = 3;
+};
+
+// One line on stderr: rewritten in place on a terminal, else repeated once a second.
+class Progress {
+ public:
+  ~Progress() {
+    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+  }
+
+  void show(std::string_view what, double share) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(1)))
+      return;
+    last_ = now;
+    shown_ = true;
+    fmt::print(stderr, "{}{}: {:.0f} %{}", terminal_ ? "\r" : "", what, share * 100,
+               terminal_ ? "\033[K" : "\n");
+    std::fflush(stderr);
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+int refuse(const std::string& message) {
+  fmt::print(stderr, "maglevctl: {}\n", message);
+  return kWrongUsage;
+}
+
+std::expected<void, std::string> write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (file) return {};
+  return std::unexpected(fmt::format("cannot write {}", path));
+}
+
+std::expected<Scenario, std::string> read_scenario(const Arguments& arguments) {
+  Scenario scenario;
+  scenario.settings = arguments.settings;
+  scenario.replicas = arguments.replicas;
+  const auto hash = parse_key_hash(arguments.hash);
+  if (!hash) return std::unexpected(hash.error());
+  scenario.settings.hash = *hash;
+  auto membership = read_membership(arguments.membership);
+  if (!membership) return std::unexpected(membership.error());
+  scenario.before = std::move(membership->before);
+  scenario.after = std::move(membership->after);
+  auto workload = arguments.keys_file.empty() ? number_keys(arguments.keys, arguments.count)
+                                              : read_keys_file(arguments.keys_file);
+  if (!workload) return std::unexpected(workload.error());
+  scenario.workload = std::move(*workload);
+  return scenario;
+}
+
+std::expected<void, std::string> write_table(const Simulation& simulation,
+                                             const Arguments& arguments) {
+  const auto size = check_table_size(arguments.settings.size);
+  if (!size) return std::unexpected(size.error());
+  std::string text;
+  for (const uint32_t owner : simulation.after->fill_table(*size)) {
+    text += simulation.after->nodes()[owner].name + '\n';
+  }
+  return write_file(arguments.table_out, text);
+}
+
+int run_one(const Arguments& arguments, const Scenario& scenario, bool json) {
+  const auto kind = parse_placement_kind(arguments.placement);
+  if (!kind) return refuse(kind.error() + ", or all");
+  std::optional<Progress> progress(std::in_place);
+  const auto simulation =
+      simulate(*kind, scenario, [&](double share) { progress->show(arguments.placement, share); });
+  progress.reset();
+  if (!simulation) return refuse(simulation.error());
+  if (!arguments.table_out.empty()) {
+    const auto written = write_table(*simulation, arguments);
+    if (!written) return refuse(written.error());
+  }
+  if (!arguments.plot.empty()) {
+    const auto written = write_file(arguments.plot, simulation_svg(*simulation));
+    if (!written) return refuse(written.error());
+  }
+  const auto warnings = find_warnings(*simulation, arguments.headroom);
+  fmt::print("{}", json ? simulation_json(*simulation, scenario, warnings).dump(2) + "\n"
+                        : simulation_text(*simulation, scenario));
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  return kDone;
+}
+
+int run_all(const Arguments& arguments, const Scenario& scenario, bool json) {
+  if (!arguments.table_out.empty() || !arguments.plot.empty()) {
+    return refuse("--table-out and --plot show one placement: name it with --placement");
+  }
+  std::vector<Simulation> simulations;
+  Refusals refusals;
+  {
+    Progress progress;
+    for (const PlacementKind kind : all_placement_kinds()) {
+      auto simulation =
+          simulate(kind, scenario, [&](double share) { progress.show(to_text(kind), share); });
+      if (simulation) {
+        simulations.push_back(std::move(*simulation));
+      } else {
+        refusals.emplace_back(kind, simulation.error());
+      }
+    }
+  }
+  // What no placement takes is wrong with the input.
+  if (simulations.empty()) return refuse(refusals.front().second);
+  nlohmann::ordered_json all{{"placements", nlohmann::ordered_json::array()},
+                             {"refused", nlohmann::ordered_json::array()}};
+  std::vector<std::string> warnings;
+  for (const Simulation& simulation : simulations) {
+    const auto own = find_warnings(simulation, arguments.headroom);
+    all["placements"].push_back(simulation_json(simulation, scenario, own));
+    warnings.insert(warnings.end(), own.begin(), own.end());
+  }
+  for (const auto& [kind, reason] : refusals) {
+    all["refused"].push_back({{"placement", to_text(kind)}, {"reason", reason}});
+  }
+  fmt::print("{}", json ? all.dump(2) + "\n" : comparison_text(simulations, refusals));
+  for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+  return kDone;
+}
+
+int run_simulate(const Arguments& arguments, bool json) {
+  const auto scenario = read_scenario(arguments);
+  if (!scenario) return refuse(scenario.error());
+  return arguments.placement == "all" ? run_all(arguments, *scenario, json)
+                                      : run_one(arguments, *scenario, json);
+}
+
+// The nodes that follow the owner; fewer than asked when there are no more.
+std::vector<std::string> next_nodes(const Placement& placement, const std::string& key,
+                                    uint32_t count) {
+  std::vector<std::string> names;
+  placement.visit(key, [&](uint32_t node) {
+    names.push_back(placement.nodes()[node].name);
+    return names.size() <= count;
+  });
+  names.erase(names.begin());
+  return names;
+}
+
+std::expected<nlohmann::ordered_json, std::string> describe_key(const Placement& placement,
+                                                                const std::string& key,
+                                                                const Arguments& arguments) {
+  const auto replicas = preference_list(placement, key, arguments.replicas);
+  if (!replicas) return std::unexpected(replicas.error());
+  const KeyPlace place = placement.locate(key);
+  std::string bytes;
+  for (const char byte : key) bytes += fmt::format("{:02x}", static_cast<uint8_t>(byte));
+  nlohmann::ordered_json answer{{"key", key},
+                                {"bytes", bytes},
+                                {"hash", place.hash},
+                                {place.unit, place.value},
+                                {"owner", placement.nodes()[placement.owner(key)].name},
+                                {"next", next_nodes(placement, key, arguments.next)}};
+  if (arguments.replicas > 1) {
+    for (const uint32_t node : *replicas) {
+      answer["replicas"].push_back(placement.nodes()[node].name);
+    }
+  }
+  return answer;
+}
+
+std::string key_text(const nlohmann::ordered_json& answer) {
+  std::string text;
+  for (const auto& [name, value] : answer.items()) {
+    std::string shown = value.is_string() ? value.get<std::string>() : "";
+    if (value.is_number()) shown = value.dump();
+    if (value.is_array())
+      shown = fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "));
+    text += fmt::format("{:<9} {}\n", name, shown);
+  }
+  return text;
+}
+
+int run_owner(const Arguments& arguments, bool json) {
+  const auto kind = parse_placement_kind(arguments.placement);
+  if (!kind) return refuse(kind.error());
+  auto settings = arguments.settings;
+  const auto hash = parse_key_hash(arguments.hash);
+  if (!hash) return refuse(hash.error());
+  settings.hash = *hash;
+  const auto membership = read_membership(arguments.membership);
+  if (!membership) return refuse(membership.error());
+  const auto before = make_placement(*kind, membership->before, settings);
+  if (!before) return refuse(before.error());
+  const auto after = make_placement(*kind, membership->after, settings, before->get());
+  if (!after) return refuse(after.error());
+  for (size_t i = 0; i < arguments.keys_to_place.size(); ++i) {
+    const auto answer = describe_key(**after, arguments.keys_to_place[i], arguments);
+    if (!answer) return refuse(answer.error());
+    // A key that is no UTF-8 is told by its bytes.
+    constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+    if (json) {
+      fmt::print("{}\n", answer->dump(-1, ' ', false, kReplace));
+    } else {
+      fmt::print("{}{}", i == 0 ? "" : "\n", key_text(*answer));
+    }
+  }
+  return kDone;
+}
+
+void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) {
+  std::string kinds;
+  for (const PlacementKind kind : all_placement_kinds())
+    kinds += fmt::format("{}, ", to_text(kind));
+  kinds.resize(kinds.size() - 2);
+  command.add_option("--placement", a.placement, kinds + std::string(also))->capture_default_str();
+  auto* const nodes = command.add_option("--nodes", a.membership.nodes, "names, comma-separated");
+  command.add_option("--nodes-file", a.membership.nodes_file, "a file of `name weight zone` lines")
+      ->excludes(nodes);
+  command.add_option("--weights", a.membership.weights, "one per node, comma-separated");
+  command.add_option("--zones", a.membership.zones, "one per node, comma-separated");
+  command.add_option("--add", a.membership.add, "nodes to add, at the end")->delimiter(',');
+  command.add_option("--remove", a.membership.remove, "nodes to remove")->delimiter(',');
+  command.add_option("--weight", a.membership.weight, "NODE=WEIGHT, the weight it is to have")
+      ->delimiter(',');
+  command.add_option("--zone", a.membership.zone, "NODE=ZONE, the zone it is to have")
+      ->delimiter(',');
+  command.add_option("--hash", a.hash, "md5-64, sha1-32, fnv1a-fmix-32, xxh64")
+      ->capture_default_str();
+  command.add_option("--vnodes", a.settings.vnodes, "ring, bounded: tokens per unit of weight")
+      ->capture_default_str();
+  command.add_option("--size", a.settings.size, "slots of the table, a prime")
+      ->capture_default_str();
+  command
+      .add_option("--epsilon", a.settings.epsilon, "bounded: how far above its share a node gets")
+      ->capture_default_str();
+  command.add_option("--replicas", a.replicas, "distinct nodes a key, one per zone")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()>& action) {
+  // Kept alive by the callbacks.
+  const auto simulate_arguments = std::make_shared<Arguments>();
+  CLI::App* const simulate =
+      app.add_subcommand("simulate", "what a change of membership would move; needs no daemon");
+  Arguments& a = *simulate_arguments;
+  add_shared_options(*simulate, a, ", or all for a comparison");
+  auto* const keys =
+      simulate->add_option("--keys", a.keys, "pattern with %d for a number")->capture_default_str();
+  auto* const count = simulate->add_option("--count", a.count, "how many keys of the pattern")
+                          ->capture_default_str();
+  simulate
+      ->add_option("--keys-file", a.keys_file,
+                   "a file of keys, or of `key<TAB>bytes<TAB>requests` lines")
+      ->excludes(keys)
+      ->excludes(count);
+  simulate->add_option("--table-out", a.table_out, "write the table after: an owner a line");
+  simulate->add_option("--plot", a.plot, "draw shares and movement as SVG");
+  simulate
+      ->add_option("--headroom", a.headroom,
+                   "warn when more than this share of requests would miss at once")
+      ->check(CLI::Range(0.0, 1.0));
+  simulate->callback([simulate_arguments, &json, &action] {
+    action = [simulate_arguments, &json] { return run_simulate(*simulate_arguments, json); };
+  });
+
+  const auto owner_arguments = std::make_shared<Arguments>();
+  CLI::App* const owner =
+      app.add_subcommand("owner", "where one key goes, and why; needs no daemon");
+  add_shared_options(*owner, *owner_arguments, "");
+  owner->add_option("--next", owner_arguments->next, "how many nodes to tell after the owner")
+      ->capture_default_str();
+  owner->add_option("KEY", owner_arguments->keys_to_place, "one or more keys")->required();
+  owner->callback([owner_arguments, &json, &action] {
+    action = [owner_arguments, &json] { return run_owner(*owner_arguments, json); };
+  });
+}
+
+}  // namespace maglev

@@ -1,0 +1,264 @@
+#include "control/simulator_input.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include <fmt/format.h>
+
+namespace maglev {
+namespace {
+
+constexpr uint64_t kMaxKeys = 100'000'000;
+
+std::unexpected<std::string> wrong(std::string text) {
+  return std::unexpected(std::move(text));
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == text.npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  constexpr std::string_view kBlanks = " \t\r";
+  for (size_t begin; (begin = line.find_first_not_of(kBlanks)) != line.npos;) {
+    line.remove_prefix(begin);
+    words.push_back(line.substr(0, line.find_first_of(kBlanks)));
+    line.remove_prefix(words.back().size());
+  }
+  return words;
+}
+
+std::optional<uint64_t> parse_number(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::expected<uint32_t, std::string> parse_weight(std::string_view text) {
+  const auto weight = parse_number(text);
+  if (weight && *weight >= 1 && *weight <= kMaxNodeWeight) return static_cast<uint32_t>(*weight);
+  return wrong(fmt::format("weight '{}' is not a whole number from 1 to {}", text, kMaxNodeWeight));
+}
+
+std::expected<std::string, std::string> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  // An empty file sets failbit on text alone.
+  if (!file.is_open() || file.bad()) {
+    return wrong(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  }
+  return std::move(text).str();
+}
+
+// Calls use(line, its number) for each line, until one answers with an error.
+template <typename Use>
+std::expected<void, std::string> for_each_line(std::string_view text, const std::string& file,
+                                               const Use& use) {
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (const auto good = use(text.substr(0, end)); !good) {
+      return wrong(fmt::format("{}:{}: {}", file, number, good.error()));
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return {};
+}
+
+Node* find_node(std::vector<Node>& nodes, std::string_view name) {
+  const auto found = std::ranges::find(nodes, name, &Node::name);
+  return found == nodes.end() ? nullptr : &*found;
+}
+
+// Applies NODE=VALUE to the node.
+template <typename Apply>
+std::expected<void, std::string> set_by_name(std::vector<Node>& nodes, const std::string& text,
+                                             std::string_view option, const Apply& apply) {
+  // A name may contain '=', a weight or zone does not.
+  const size_t equals = text.rfind('=');
+  if (equals == text.npos) {
+    return wrong(fmt::format("{} '{}' is not of the form NODE=VALUE", option, text));
+  }
+  Node* const node = find_node(nodes, text.substr(0, equals));
+  if (node == nullptr) {
+    return wrong(fmt::format("{} names '{}', which is no node", option, text.substr(0, equals)));
+  }
+  return apply(*node, text.substr(equals + 1));
+}
+
+std::expected<void, std::string> set_lists(std::vector<Node>& nodes, const MembershipText& text) {
+  if (!text.weights.empty()) {
+    const auto weights = split(text.weights, ',');
+    if (weights.size() != nodes.size()) {
+      return wrong(fmt::format("--weights has {} for {} nodes: give one each", weights.size(),
+                               nodes.size()));
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const auto weight = parse_weight(weights[i]);
+      if (!weight) return wrong(fmt::format("node '{}': {}", nodes[i].name, weight.error()));
+      nodes[i].weight = *weight;
+    }
+  }
+  if (!text.zones.empty()) {
+    const auto zones = split(text.zones, ',');
+    if (zones.size() != nodes.size()) {
+      return wrong(
+          fmt::format("--zones has {} for {} nodes: give one each", zones.size(), nodes.size()));
+    }
+    for (size_t i = 0; i < nodes.size(); ++i) nodes[i].zone = zones[i];
+  }
+  return {};
+}
+
+std::expected<void, std::string> change_nodes(std::vector<Node>& nodes,
+                                              const MembershipText& text) {
+  for (const std::string& name : text.remove) {
+    Node* const node = find_node(nodes, name);
+    if (node == nullptr) return wrong(fmt::format("--remove names '{}', which is no node", name));
+    nodes.erase(nodes.begin() + (node - nodes.data()));
+  }
+  for (const std::string& name : text.add) nodes.push_back({name, 1, {}});
+  for (const std::string& setting : text.weight) {
+    const auto set =
+        set_by_name(nodes, setting, "--weight",
+                    [](Node& node, std::string_view value) -> std::expected<void, std::string> {
+                      const auto weight = parse_weight(value);
+                      if (!weight)
+                        return wrong(fmt::format("node '{}': {}", node.name, weight.error()));
+                      node.weight = *weight;
+                      return {};
+                    });
+    if (!set) return set;
+  }
+  for (const std::string& setting : text.zone) {
+    const auto set =
+        set_by_name(nodes, setting, "--zone",
+                    [](Node& node, std::string_view value) -> std::expected<void, std::string> {
+                      node.zone = value;
+                      return {};
+                    });
+    if (!set) return set;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::expected<MembershipChange, std::string> read_membership(const MembershipText& text) {
+  MembershipChange membership;
+  std::vector<Node>& nodes = membership.before;
+  if (!text.nodes_file.empty()) {
+    auto read = read_nodes_file(text.nodes_file);
+    if (!read) return wrong(read.error());
+    nodes = std::move(*read);
+  } else if (!text.nodes.empty()) {
+    for (const std::string_view name : split(text.nodes, ',')) {
+      nodes.push_back({std::string(name), 1, {}});
+    }
+  }
+  if (const auto set = set_lists(nodes, text); !set) return wrong(set.error());
+  membership.after = nodes;
+  if (const auto changed = change_nodes(membership.after, text); !changed) {
+    return wrong(changed.error());
+  }
+  return membership;
+}
+
+std::expected<std::vector<Node>, std::string> read_nodes_file(const std::string& path) {
+  const auto text = read_file(path);
+  if (!text) return wrong(text.error());
+  return parse_nodes(*text, path);
+}
+
+std::expected<Workload, std::string> read_keys_file(const std::string& path) {
+  const auto text = read_file(path);
+  if (!text) return wrong(text.error());
+  return parse_keys(*text, path);
+}
+
+std::expected<std::vector<Node>, std::string> parse_nodes(std::string_view text,
+                                                          const std::string& file) {
+  std::vector<Node> nodes;
+  const auto add = [&](std::string_view line) -> std::expected<void, std::string> {
+    const auto words = words_of(line);
+    if (words.empty() || words[0].starts_with('#')) return {};
+    if (words.size() > 3) {
+      return wrong(fmt::format("{} fields instead of name, weight and zone", words.size()));
+    }
+    Node node{std::string(words[0]), 1, {}};
+    if (words.size() > 1) {
+      const auto weight = parse_weight(words[1]);
+      if (!weight) return wrong(weight.error());
+      node.weight = *weight;
+    }
+    if (words.size() > 2) node.zone = words[2];
+    nodes.push_back(std::move(node));
+    return {};
+  };
+  if (const auto read = for_each_line(text, file, add); !read) return wrong(read.error());
+  return nodes;
+}
+
+std::expected<Workload, std::string> parse_keys(std::string_view text, const std::string& file) {
+  Workload workload;
+  size_t fields = 0;
+  const auto add = [&](std::string_view line) -> std::expected<void, std::string> {
+    const auto parts = split(line, '\t');
+    if (parts[0].empty()) return wrong("the key is empty");
+    if (parts.size() != 1 && parts.size() != 3) {
+      return wrong(
+          fmt::format("{} fields instead of a key, or a key, bytes and requests parted by "
+                      "tabs",
+                      parts.size()));
+    }
+    if (fields == 0) fields = parts.size();
+    if (parts.size() != fields) {
+      return wrong(fmt::format("{} fields after lines of {}", parts.size(), fields));
+    }
+    workload.keys.emplace_back(parts[0]);
+    if (fields == 1) return {};
+    const auto bytes = parse_number(parts[1]);
+    const auto requests = parse_number(parts[2]);
+    if (!bytes || !requests) {
+      return wrong(fmt::format("'{}' is not a whole number", bytes ? parts[2] : parts[1]));
+    }
+    workload.bytes.push_back(*bytes);
+    workload.requests.push_back(*requests);
+    return {};
+  };
+  if (const auto read = for_each_line(text, file, add); !read) return wrong(read.error());
+  if (workload.keys.empty()) return wrong(fmt::format("{}: no key in it", file));
+  return workload;
+}
+
+std::expected<Workload, std::string> number_keys(std::string_view pattern, uint64_t count) {
+  const size_t place = pattern.find("%d");
+  if (place == pattern.npos || pattern.find('%', place + 1) != pattern.npos ||
+      pattern.find('%') != place) {
+    return wrong(fmt::format("key pattern '{}' needs exactly one %, in %d", pattern));
+  }
+  if (count < 1 || count > kMaxKeys) {
+    return wrong(fmt::format("a count of {} keys is not from 1 to {}", count, kMaxKeys));
+  }
+  Workload workload;
+  workload.keys.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    workload.keys.push_back(
+        fmt::format("{}{}{}", pattern.substr(0, place), i, pattern.substr(place + 2)));
+  }
+  return workload;
+}
+
+}  // namespace maglev

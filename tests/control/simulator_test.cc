@@ -1,0 +1,268 @@
+// The simulator through its command line, in process.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <nlohmann/json.hpp>
+
+#include "control/simulator_commands.h"
+#include "control/simulator_input.h"
+#include "tables/maglev.h"
+
+namespace maglev {
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(const std::vector<std::string>& words) {
+  CLI::App app;
+  app.fallthrough();
+  bool as_json = false;
+  app.add_flag("--json", as_json);
+  std::function<int()> action;
+  add_simulator_commands(app, as_json, action);
+  std::vector<std::string> reversed(words.rbegin(), words.rend());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  try {
+    app.parse(reversed);
+    outcome.code = action();
+  } catch (const CLI::ParseError& error) {
+    outcome.code = 2;
+  }
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+json simulated(std::vector<std::string> words) {
+  words.insert(words.begin(), {"simulate", "--json"});
+  const Outcome outcome = run(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return json::parse(outcome.out);
+}
+
+void expect_refused(const std::vector<std::string>& words, const std::string& reason) {
+  const Outcome outcome = run(words);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text = "") {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            fmt::format("simulator_test.{}.{}", getpid(), count++);
+    std::ofstream(path_, std::ios::binary) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+  std::string text() const {
+    std::ostringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Simulate, TellsTheGoldenMovementOfARing) {
+  const json result =
+      simulated({"--placement", "ring", "--hash", "sha1-32", "--vnodes", "150", "--nodes",
+                 "a,b,c,d", "--add", "e", "--keys", "order:%d", "--count", "100000"});
+  EXPECT_EQ(result["moved"], 21660);
+  EXPECT_EQ(result["moved_between_unchanged"], 0);
+  EXPECT_EQ(result["ideal_moved"], 20000);
+  EXPECT_EQ(result["modulo_moved"], 79931);
+  EXPECT_NEAR(result["before"]["peak_over_mean"].get<double>(), 1.08016, 1e-5);
+  EXPECT_NEAR(result["before"]["spread"].get<double>(), 0.050061, 1e-6);
+  ASSERT_EQ(result["before"]["nodes"].size(), 4u);
+  const json& d = result["before"]["nodes"][3];
+  EXPECT_EQ(d["name"], "d");
+  EXPECT_EQ(d["keys"], 27004);
+  EXPECT_DOUBLE_EQ(d["share"].get<double>(), 0.27004);
+  EXPECT_DOUBLE_EQ(d["wanted"].get<double>(), 0.25);
+  EXPECT_EQ(result["after"]["nodes"].size(), 5u);
+}
+
+TEST(Simulate, WithoutAChangeNothingMoves) {
+  for (const PlacementKind kind : all_placement_kinds()) {
+    const json result = simulated({"--placement", std::string(to_text(kind)), "--nodes", "a,b,c",
+                                   "--size", "251", "--count", "1000"});
+    EXPECT_EQ(result["moved"], 0) << to_text(kind);
+    EXPECT_EQ(result["before"], result["after"]) << to_text(kind);
+  }
+}
+
+TEST(Simulate, WritesTheMaglevTableOwnerByOwner) {
+  const TemporaryFile table;
+  simulated({"--nodes", "192.0.2.2:80,192.0.2.1:80,192.0.2.3:80", "--size", "7", "--table-out",
+             table.path()});
+  std::string expected;
+  for (const int owner : {3, 3, 1, 2, 2, 1, 1}) expected += fmt::format("192.0.2.{}:80\n", owner);
+  EXPECT_EQ(table.text(), expected);
+}
+
+TEST(Simulate, CountsBytesAndRequestsWhenTheKeyFileHasThem) {
+  const TemporaryFile keys("a\t100\t5\nkey0\t10\t1\nuser:123\t1000\t50\norder:42\t1\t0\n");
+  const json result = simulated({"--placement", "rendezvous", "--nodes", "n0,n1,n2,n3", "--remove",
+                                 "n3", "--keys-file", keys.path()});
+  // By the golden orders: 'a' is the only key of n3, and goes to n2.
+  EXPECT_EQ(result["moved"], 1);
+  EXPECT_EQ(result["moved_bytes"], 100);
+  EXPECT_EQ(result["moved_requests"], 5);
+  EXPECT_EQ(result["before"]["nodes"][2]["bytes"], 1000);
+  EXPECT_EQ(result["after"]["nodes"][2]["bytes"], 1100);
+  EXPECT_EQ(result["after"]["nodes"][2]["requests"], 55);
+  EXPECT_EQ(result["flows"], json::parse(R"([{"from": "n3", "to": "n2", "keys": 1}])"));
+}
+
+TEST(Simulate, ReadsNodesFromAFile) {
+  const TemporaryFile nodes("# racks\nn1 3 z1\n\nn2\tz\n");
+  expect_refused({"simulate", "--nodes-file", nodes.path()}, nodes.path() + ":4: weight 'z'");
+  const TemporaryFile good("n1 3 z1\nn2 1 z2\n");
+  const json result = simulated({"--nodes-file", good.path(), "--replicas", "2"});
+  EXPECT_DOUBLE_EQ(result["before"]["nodes"][0]["wanted"].get<double>(), 0.75);
+  EXPECT_EQ(result["before"]["nodes"][0]["keys"], 100'000);
+  EXPECT_EQ(result["before"]["nodes"][1]["keys"], 100'000);
+}
+
+TEST(Simulate, ChangesWeights) {
+  const json result = simulated({"--placement", "rendezvous", "--nodes", "a,b", "--weights", "1,1",
+                                 "--weight", "b=3", "--hash", "xxh64"});
+  EXPECT_DOUBLE_EQ(result["after"]["nodes"][1]["wanted"].get<double>(), 0.75);
+  EXPECT_NEAR(result["after"]["nodes"][1]["share"].get<double>(), 0.75, 0.01);
+  EXPECT_NEAR(result["moved"].get<double>(), 25'000, 1000);
+  EXPECT_EQ(result["ideal_moved"], 25'000);
+  EXPECT_EQ(result["flows"].size(), 1u);
+}
+
+TEST(Simulate, WarnsOfABusyNodeAndOfALargeMissWave) {
+  const Outcome outcome =
+      run({"simulate", "--placement", "ring", "--hash", "sha1-32", "--vnodes", "1", "--nodes",
+           "a,b,c,d", "--add", "e", "--keys", "order:%d", "--headroom", "0.4"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.err.find("times the mean"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("47.9 % of the keys miss at once"), std::string::npos) << outcome.err;
+  EXPECT_EQ(run({"simulate", "--nodes", "a,b,c,d", "--add", "e", "--headroom", "0.4"}).err, "");
+}
+
+TEST(Simulate, ComparesAllPlacementsAndTellsWhichRefuse) {
+  const std::vector<std::string> words{"simulate", "--placement", "all",    "--nodes", "a,b,c",
+                                       "--remove", "a",           "--size", "4093"};
+  const Outcome outcome = run(words);
+  EXPECT_EQ(outcome.code, 0);
+  for (const PlacementKind kind : all_placement_kinds()) {
+    EXPECT_NE(outcome.out.find(to_text(kind)), std::string::npos) << to_text(kind);
+  }
+  EXPECT_NE(outcome.out.find("jump refused: jump numbers its buckets"), std::string::npos)
+      << outcome.out;
+  auto as_json = words;
+  as_json.push_back("--json");
+  const json result = json::parse(run(as_json).out);
+  EXPECT_EQ(result["placements"].size(), 7u);
+  EXPECT_EQ(result["refused"][0]["placement"], "jump");
+}
+
+TEST(Simulate, DrawsSharesAndMovement) {
+  const TemporaryFile plot;
+  simulated({"--nodes", "a<&>,b", "--add", "c", "--count", "1000", "--plot", plot.path()});
+  const std::string svg = plot.text();
+  EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+  EXPECT_NE(svg.find("a&lt;&amp;&gt;"), std::string::npos);
+  EXPECT_NE(svg.find("b to c: "), std::string::npos);
+  size_t bars = 0;
+  for (size_t at = 0; (at = svg.find("<title>", at + 1)) != std::string::npos;) ++bars;
+  EXPECT_GE(bars, 5u + 2u);  // two bars before, three after, bands from both to c
+}
+
+TEST(Simulate, BadInputIsRefusedWithWhatToDo) {
+  expect_refused({"simulate"}, "there is no node");
+  expect_refused({"simulate", "--nodes", "a,b,a"}, "two nodes are named 'a'");
+  expect_refused({"simulate", "--nodes", "a,,b"}, "empty name");
+  expect_refused({"simulate", "--nodes", "a,b", "--weights", "1,0"}, "weight '0'");
+  expect_refused({"simulate", "--nodes", "a,b", "--weights", "1,-2"}, "weight '-2'");
+  expect_refused({"simulate", "--nodes", "a,b", "--weights", "1,1000001"}, "from 1 to 1000000");
+  expect_refused({"simulate", "--nodes", "a,b", "--weights", "1"}, "--weights has 1 for 2 nodes");
+  expect_refused({"simulate", "--nodes", "a,b", "--weight", "c=1"}, "'c', which is no node");
+  expect_refused({"simulate", "--nodes", "a,b", "--weight", "a"}, "not of the form NODE=VALUE");
+  expect_refused({"simulate", "--nodes", "a,b", "--remove", "c"}, "'c', which is no node");
+  expect_refused({"simulate", "--nodes", "a,b", "--add", "b"}, "two nodes are named 'b'");
+  expect_refused({"simulate", "--nodes", "a,b", "--remove", "a,b"}, "there is no node");
+  expect_refused({"simulate", "--nodes", "a,b", "--size", "65536"}, "65521 or 65537");
+  expect_refused({"simulate", "--nodes", "a,b,c,d", "--size", "3"}, "cannot each own a slot");
+  expect_refused({"simulate", "--nodes", "a,b", "--placement", "rings"},
+                 "choose one of maglev, ring, ketama, rendezvous, jump, bounded, slots, modulo, or "
+                 "all");
+  expect_refused({"simulate", "--nodes", "a,b", "--hash", "md5"}, "choose one of md5-64");
+  expect_refused({"simulate", "--nodes", "a,b", "--count", "0"}, "count of 0 keys");
+  expect_refused({"simulate", "--nodes", "a,b", "--keys", "order"}, "exactly one %");
+  expect_refused({"simulate", "--nodes", "a,b", "--placement", "ring", "--vnodes", "0"}, "vnodes");
+  expect_refused({"simulate", "--nodes", "a,b", "--placement", "bounded", "--epsilon", "-1"},
+                 "epsilon");
+  expect_refused({"simulate", "--nodes", "a,b", "--replicas", "3"}, "only 2");
+  expect_refused({"simulate", "--nodes", "a,b", "--zones", "z,z", "--replicas", "2"}, "only 1");
+  expect_refused({"simulate", "--nodes", "a,b", "--placement", "jump", "--weights", "1,2"},
+                 "same share");
+  expect_refused({"simulate", "--nodes", "a,b", "--placement", "jump", "--remove", "a"},
+                 "bucket 0 was 'a' and would become 'b'");
+  expect_refused({"simulate", "--nodes-file", "/nonexistent/nodes"}, "cannot read");
+  expect_refused({"simulate", "--nodes", "a,b", "--keys-file", "/nonexistent/keys"}, "cannot read");
+}
+
+TEST(Simulate, AKeyFilesBadLineIsNamed) {
+  const auto error_of = [](std::string_view text) { return parse_keys(text, "keys").error(); };
+  EXPECT_EQ(error_of(""), "keys: no key in it");
+  EXPECT_EQ(error_of("a\n\nb\n"), "keys:2: the key is empty");
+  EXPECT_EQ(error_of("a\t1\t2\nb\tx\t2\n"), "keys:2: 'x' is not a whole number");
+  EXPECT_EQ(error_of("a\t1\t-2"), "keys:1: '-2' is not a whole number");
+  EXPECT_EQ(error_of("a\t1"),
+            "keys:1: 2 fields instead of a key, or a key, bytes and requests "
+            "parted by tabs");
+  EXPECT_EQ(error_of("a\nb\t1\t2\n"), "keys:2: 3 fields after lines of 1");
+  EXPECT_EQ(parse_keys("a b\nc", "keys")->keys, (std::vector<std::string>{"a b", "c"}));
+}
+
+TEST(Owner, TellsHowAKeyIsPlaced) {
+  const Outcome outcome =
+      run({"owner", "--json", "--placement", "ring", "--vnodes", "16", "--nodes", "n0,n1,n2,n3,n4",
+           "--zones", "z1,z1,z2,z3,z2", "--replicas", "3", "café"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json answer = json::parse(outcome.out);
+  EXPECT_EQ(answer["bytes"], "636166c3a9");
+  EXPECT_EQ(answer["hash"], 509328852815435076u);
+  EXPECT_EQ(answer["position"], 509328852815435076u);
+  EXPECT_EQ(answer["owner"], answer["replicas"][0]);
+  EXPECT_EQ(answer["replicas"].size(), 3u);
+  EXPECT_EQ(answer["next"].size(), 3u);
+  std::set<json> nodes(answer["next"].begin(), answer["next"].end());
+  nodes.insert(answer["owner"]);
+  EXPECT_EQ(nodes.size(), 4u);
+}
+
+TEST(Owner, GivesTheSlotOfRedisClusterAndRefusesBadInput) {
+  const Outcome outcome =
+      run({"owner", "--placement", "slots", "--nodes", "a,b,c", "{user1000}.following"});
+  EXPECT_NE(outcome.out.find("slot      3443\nowner     a\n"), std::string::npos) << outcome.out;
+  expect_refused({"owner", "--placement", "slot", "--nodes", "a", "k"}, "choose one of");
+  expect_refused({"owner", "--nodes", "a", "--replicas", "2", "k"}, "only 1");
+  EXPECT_EQ(run({"owner", "--nodes", "a"}).code, 2);
+}
+
+}  // namespace
+}  // namespace maglev
