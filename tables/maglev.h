@@ -8,6 +8,15 @@
 //   - in round r, counted from 1, backend i takes its next free slot when r * weight_i >= target_i,
 //     and then target_i grows by the largest weight; targets start at 0.
 //
+// How far counts may be from the wanted shares, for n backends with weights w_i, their sum W, the
+// largest w_max and size M: |count_i - M * w_i / W| <= 1 + n * w_i / W.
+//   After round r backend i has had r * w_i / w_max turns and up to one more, for its target starts
+//   at 0; in the last round, which may be cut short, one turn less than its r-th part at most:
+//   count_i = r * w_i / w_max + d_i with -w_i / w_max <= d_i <= 1. The counts add up to M, hence
+//   count_i = M * w_i / W + d_i - D * w_i / W, D being the sum of all d_i, from -W / w_max to n.
+// With equal weights the difference is below 1: every backend has as many turns as any other, or
+// one more. The bound is nearly met by one weight of 10^6 beside 999 ones at 65537: 933 slots.
+//
 // Pure functions of their arguments: any thread, no I/O, no global state.
 #pragma once
 

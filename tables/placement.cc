@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -66,6 +67,19 @@ std::expected<void, std::string> check_nodes(std::span<const Node> nodes) {
     }
   }
   return {};
+}
+
+// Brings weights to lowest terms, and to a sum of about `most` where it is more.
+void fit_weights(std::vector<Node>& nodes, uint64_t most) {
+  uint32_t divisor = 0;
+  for (const Node& node : nodes) divisor = std::gcd(divisor, node.weight);
+  uint64_t sum = 0;
+  for (Node& node : nodes) sum += node.weight /= divisor;
+  if (sum <= most) return;
+  for (Node& node : nodes) {
+    const uint64_t scaled = (node.weight * most + sum / 2) / sum;
+    node.weight = static_cast<uint32_t>(std::max<uint64_t>(1, scaled));
+  }
 }
 
 }  // namespace
@@ -185,11 +199,16 @@ std::expected<MaglevTable, std::string> build_lookup_table(PlacementKind kind,
     return table;
   }
   PlacementSettings settings;
-  // As many hashes as slots times members: the fast one.
   settings.hash = KeyHash::kXxh64;
+  settings.vnodes =
+      static_cast<uint32_t>(std::clamp<uint64_t>(kTableTokens / nodes.size(), 1, settings.vnodes));
+  fit_weights(nodes, kTableTokens / settings.vnodes);
   const auto placement = make_placement(kind, std::move(nodes), settings);
   if (!placement) return std::unexpected(placement.error());
-  for (const Node& node : (*placement)->nodes()) table.owners.push_back({node.name, node.weight});
+  for (const WeightedName& member : members) {
+    if (member.weight > 0) table.owners.push_back(member);
+  }
+  std::ranges::sort(table.owners, {}, &WeightedName::name);
   table.slots = (*placement)->fill_table(*checked_size);
   return table;
 }
