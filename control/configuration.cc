@@ -36,7 +36,10 @@ constexpr Choice<HashPolicy> kHashes[] = {{"five_tuple", HashPolicy::kFiveTuple}
 constexpr Choice<Encapsulation> kEncapsulations[] = {{"ipip", Encapsulation::kIpInIp}};
 constexpr Choice<HealthType> kHealthTypes[] = {{"tcp", HealthType::kTcp}};
 // What fills a pool's table; one so far.
-constexpr Choice<bool> kPlacements[] = {{"maglev", true}};
+constexpr Choice<PlacementKind> kPlacements[] = {{"maglev", PlacementKind::kMaglev},
+                                                 {"ring", PlacementKind::kRing},
+                                                 {"rendezvous", PlacementKind::kRendezvous},
+                                                 {"bounded", PlacementKind::kBounded}};
 
 template <typename T>
 std::string_view text_of(T value, Choices<T> choices) {
@@ -234,7 +237,8 @@ Named<Pool> read_pool(const YamlCursor& cursor) {
   } else {
     size.fail(table_size.error());
   }
-  read_choice(cursor.optional("placement"), kPlacements, true);
+  pool.settings.placement =
+      read_choice(cursor.optional("placement"), kPlacements, pool.settings.placement);
   pool.settings.min_healthy = read_number(cursor.optional("min_healthy"), 0, kMaxBackends, 1);
   pool.settings.health = read_health(cursor.optional("health"));
   for (const YamlCursor& element : cursor.optional("backends").elements()) {
@@ -264,11 +268,21 @@ Named<Vip> read_vip(const YamlCursor& cursor) {
   return {std::move(name), std::move(vip)};
 }
 
+// So that a table takes no more than a second or so.
+constexpr uint64_t kMaxScores = 100'000'000;
+
 std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_more) {
   const auto owners = owners_more + std::ranges::count_if(pool.backends, [](const auto& backend) {
                         return backend.second.weight > 0;
                       });
   const uint32_t most = std::min(pool.settings.table_size, kMaxBackends);
+  const uint64_t scores = uint64_t{pool.settings.table_size} * static_cast<uint64_t>(owners);
+  if (pool.settings.placement == PlacementKind::kRendezvous && scores > kMaxScores) {
+    return std::unexpected(
+        fmt::format("rendezvous scores each of {} backends for each of {} slots, more than the {} "
+                    "scores it may take: choose a smaller table_size or another placement",
+                    owners, pool.settings.table_size, kMaxScores));
+  }
   if (owners <= most) return {};
   return std::unexpected(
       fmt::format("{} backends of positive weight are more than {}, the most for a table_size of "

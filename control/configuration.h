@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "control/health.h"
+#include "tables/placement.h"
 #include "tables/prime.h"
 #include "tables/published.h"
 #include "tables/settings.h"
@@ -50,6 +51,7 @@ struct BackendPatch {
 
 struct PoolSettings {
   uint32_t table_size = kDefaultTableSize;
+  PlacementKind placement = PlacementKind::kMaglev;  // one that fills a table
   uint32_t min_healthy = 1;
   HealthSettings health;
   Source source = Source::kFile;

@@ -230,11 +230,15 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
   for (const auto& [name, pool] : model.pools()) {
     const auto before = model_.pools().find(name);
     if (before == model_.pools().end()) continue;
-    if (before->second.settings.table_size == pool.settings.table_size) continue;
-    errors.push_back(
-        fmt::format("pool '{}': table_size {} is fixed for the pool's life: make a "
-                    "pool of another name and point its VIPs there",
-                    name, before->second.settings.table_size));
+    const PoolSettings& settings = before->second.settings;
+    if (settings.table_size == pool.settings.table_size &&
+        settings.placement == pool.settings.placement) {
+      continue;
+    }
+    errors.push_back(fmt::format(
+        "pool '{}': table_size {} and placement {} are fixed for the pool's life: make a "
+        "pool of another name and point its VIPs there",
+        name, settings.table_size, to_text(settings.placement)));
   }
   for (const auto& [name, vip] : model.vips()) {
     const auto before = model_.vips().find(name);

@@ -17,7 +17,7 @@ ordered_json to_json(const HealthSettings& health) {
 ordered_json to_json(const std::string& name, const PoolSettings& settings) {
   return {{"name", name},
           {"table_size", settings.table_size},
-          {"placement", "maglev"},
+          {"placement", to_text(settings.placement)},
           {"min_healthy", settings.min_healthy},
           {"health", to_json(settings.health)}};
 }

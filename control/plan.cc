@@ -16,7 +16,7 @@ Address address_of(boost::asio::ip::address_v4 address) {
 
 // The table of these members, with its checksum and what each owns.
 std::expected<void, std::string> plan_table(PlannedPool& plan) {
-  const auto table = build_maglev(plan.membership.members, plan.table_size);
+  const auto table = build_lookup_table(plan.placement, plan.membership.members, plan.table_size);
   if (!table) return std::unexpected(table.error());
   plan.table_file = build_table_file(*table);
   plan.table = check_table_file(plan.table_file)->checksum;
@@ -111,8 +111,10 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
                                                   const PlannedPool* previous) {
   PlannedPool plan;
   plan.membership = choose_members(pool, senses);
+  plan.placement = pool.settings.placement;
   plan.table_size = pool.settings.table_size;
-  if (previous != nullptr && previous->table_size == plan.table_size &&
+  if (previous != nullptr && previous->placement == plan.placement &&
+      previous->table_size == plan.table_size &&
       previous->membership.members == plan.membership.members) {
     plan.table = previous->table;
     plan.owned_slots = previous->owned_slots;

@@ -64,6 +64,7 @@ Membership choose_members(const Pool& pool, const PoolSenses& senses);
 
 struct PlannedPool {
   Membership membership;
+  PlacementKind placement = PlacementKind::kMaglev;
   uint32_t table_size = 0;
   std::vector<uint32_t> owned_slots;  // one per member
   size_t unresolved = 0;              // backends without a next hop

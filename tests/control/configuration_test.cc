@@ -78,6 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "the nearest allowed is 251 or 257"},
         Mistake{"TableSizeHuge", "table_size: 251", "table_size: 4294967296", "16777213"},
         Mistake{"TableSizeZero", "table_size: 251", "table_size: 0", "nearest allowed is 3"},
+        Mistake{"PlacementUnknown", "table_size: 251", "table_size: 251\n    placement: jump",
+                "11:16: pools[0].placement: "},
         Mistake{"UnknownWord", "table_size: 251", "table_sise: 251",
                 "10:5: pools[0]: unknown setting 'table_sise'"},
         Mistake{"NegativeWeight", "address: 198.18.2.11}", "address: 198.18.2.11, weight: -1}",
@@ -110,6 +112,15 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"ListForMap", "[{name: p1, address: 198.18.3.1}]", "{name: p1}",
                 "expected a list, found a map"}),
     [](const auto& test) { return std::string(test.param.name); });
+
+TEST(Configuration, RendezvousIsRefusedWhereItWouldTakeMinutes) {
+  Pool pool;
+  pool.settings.table_size = 16777213;
+  pool.settings.placement = PlacementKind::kRendezvous;
+  EXPECT_TRUE(check_pool_fits(pool, 5));
+  EXPECT_NE(check_pool_fits(pool, 6).error().find("choose a smaller table_size"),
+            std::string::npos);
+}
 
 TEST(Configuration, AllMistakesAreToldInOneRun) {
   std::string text = with("port: 53", "port: x");

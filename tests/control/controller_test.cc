@@ -367,12 +367,13 @@ TEST_F(ReloadTest, WhatIsNewInTheFileCountsAndTheSocketStaysLaidOverIt) {
 TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
   start_healthy();
   const auto pools = controller_->model().pools();
-  for (const auto& [what, by] :
-       std::vector<std::pair<std::string, std::string>>{{"table_size: 251", "table_size: 257"},
-                                                        {"hash: source", "hash: five_tuple"},
-                                                        {"9e3779b97f4a7c15", "0000000000000001"},
-                                                        {"state: ", "state: /elsewhere"},
-                                                        {"interface: lb0", "interface: lb1"}}) {
+  for (const auto& [what, by] : std::vector<std::pair<std::string, std::string>>{
+           {"table_size: 251", "table_size: 257"},
+           {"table_size: 251", "table_size: 251\n    placement: ring"},
+           {"hash: source", "hash: five_tuple"},
+           {"9e3779b97f4a7c15", "0000000000000001"},
+           {"state: ", "state: /elsewhere"},
+           {"interface: lb0", "interface: lb1"}}) {
     const auto taken = reload_with(what, by);
     ASSERT_FALSE(taken) << what;
     EXPECT_EQ(taken.error().size(), 1u) << what;

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
+#include <set>
 
 namespace maglev {
 namespace {
@@ -60,6 +62,24 @@ class PlanTest : public testing::Test {
   bool settling_ = false;
   Numbering numbering_;
 };
+
+TEST_F(PlanTest, ThePlacementFillsTheTable) {
+  std::set<Checksum> tables;
+  for (const PlacementKind kind : {PlacementKind::kMaglev, PlacementKind::kRing,
+                                   PlacementKind::kRendezvous, PlacementKind::kBounded}) {
+    pool_.settings.placement = kind;
+    const PlannedPool planned = plan();
+    tables.insert(planned.table);
+    EXPECT_EQ(std::accumulate(planned.owned_slots.begin(), planned.owned_slots.end(), 0u), 251u);
+    EXPECT_EQ(plan(&planned).table, planned.table);
+  }
+  // Bounded is the ring's where no node is full.
+  EXPECT_GE(tables.size(), 3u);
+  // The plan of another placement has another table.
+  const PlannedPool bounded = plan();
+  pool_.settings.placement = PlacementKind::kMaglev;
+  EXPECT_NE(plan(&bounded).table, bounded.table);
+}
 
 TEST_F(PlanTest, ReadyBackendsThatAreUpEnter) {
   pool_.backends["b1"].state = BackendState::kDrain;
