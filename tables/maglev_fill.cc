@@ -1,9 +1,10 @@
 #include "tables/maglev_fill.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <memory>
 #include <ranges>
 #include <utility>
 #include <vector>
@@ -14,11 +15,8 @@
 namespace maglev {
 namespace {
 
-// a + b modulo size; both below size.
-uint32_t add_modulo(uint32_t a, uint32_t b, uint32_t size) {
-  const uint32_t sum = a + b;
-  return std::min(sum, sum - size);
-}
+// Not in ISO C++, but in every compiler that has the vectors used here.
+__extension__ typedef unsigned __int128 Wide;
 
 // By Euclid; size is prime and does not divide value.
 uint64_t inverse_modulo(uint64_t value, uint64_t size) {
@@ -32,11 +30,12 @@ uint64_t inverse_modulo(uint64_t value, uint64_t size) {
   return static_cast<uint64_t>(factor < 0 ? factor + static_cast<int64_t>(size) : factor);
 }
 
-// How many positions a contender looks at in one go: so many that about an eighth of what it saw
-// free is taken by others before its turn, but few enough for one 64-bit mask.
-uint32_t look_ahead(size_t contenders, size_t size) {
-  const size_t share = size / (6 * contenders);
-  return share >= 48 ? 64 : share >= 24 ? 32 : 16;
+// How many positions a contender looks at in one go, a power of two from 16 to the 64 bits of a
+// mask: so few that about an eighth of what it saw free is taken by others before its turn, but
+// enough to see about eight that are free.
+uint32_t look_ahead(size_t contenders, size_t size, size_t empty) {
+  const size_t positions = std::max(size / (6 * contenders), 8 * size / empty);
+  return positions >= 48 ? 64 : positions >= 24 ? 32 : 16;
 }
 
 // One probe at a time: no setup to pay back. For tables that are small or that few contenders fill,
@@ -66,8 +65,21 @@ bool worth_looking_ahead(size_t contenders, size_t size) {
   return size >= 8192 && contenders >= 8 && contenders <= size / 32;
 }
 
+bool is_free(const uint32_t* free, uint32_t slot) {
+  return (free[slot / 32] >> (slot % 32)) & 1;
+}
+
+// Each namespace gives its kernel the lanes of a vector register, and free_lanes: which of these
+// slots are free, the first lane as the lowest bit.
+
 namespace portable {
 constexpr uint32_t kLanes = 4;
+typedef uint32_t Lanes __attribute__((vector_size(4 * kLanes)));
+uint32_t free_lanes(const uint32_t* free, Lanes slots) {
+  uint32_t lanes = 0;
+  for (uint32_t lane = kLanes; lane-- > 0;) lanes = 2 * lanes + is_free(free, slots[lane]);
+  return lanes;
+}
 #include "tables/maglev_fill_kernel.inc"
 void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
   Filler(contenders, slots).run(order);
@@ -75,9 +87,17 @@ void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, Turn
 }  // namespace portable
 
 #pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2")
+#pragma GCC target("avx2,bmi,bmi2,lzcnt")
 namespace avx2 {
 constexpr uint32_t kLanes = 8;
+typedef uint32_t Lanes __attribute__((vector_size(4 * kLanes)));
+uint32_t free_lanes(const uint32_t* free, Lanes slots) {
+  const __m256i words = _mm256_i32gather_epi32(reinterpret_cast<const int*>(free),
+                                               reinterpret_cast<__m256i>(slots >> 5), 4);
+  // The slot's bit becomes the sign.
+  const Lanes signs = reinterpret_cast<Lanes>(words) << (~slots & 31);
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(signs)));
+}
 #include "tables/maglev_fill_kernel.inc"
 void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
   Filler(contenders, slots).run(order);
@@ -86,9 +106,16 @@ void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, Turn
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl")
+#pragma GCC target("avx2,bmi,bmi2,lzcnt,avx512f,avx512bw,avx512dq,avx512vl")
 namespace avx512 {
 constexpr uint32_t kLanes = 16;
+typedef uint32_t Lanes __attribute__((vector_size(4 * kLanes)));
+uint32_t free_lanes(const uint32_t* free, Lanes slots) {
+  const __m512i words = _mm512_i32gather_epi32(reinterpret_cast<__m512i>(slots >> 5), free, 4);
+  const __m512i bits =
+      _mm512_sllv_epi32(_mm512_set1_epi32(1), reinterpret_cast<__m512i>(slots & 31));
+  return _mm512_test_epi32_mask(words, bits);
+}
 #include "tables/maglev_fill_kernel.inc"
 void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, TurnOrder& order) {
   Filler(contenders, slots).run(order);
@@ -98,7 +125,8 @@ void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, Turn
 
 std::vector<FillKernel> kernels_of_this_processor() {
   std::vector<FillKernel> kernels;
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+                        __builtin_cpu_supports("lzcnt");
   if (has_avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     kernels.push_back({"avx512", avx512::fill});

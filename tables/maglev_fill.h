@@ -8,12 +8,12 @@
 //     look, and a clear bit is never wrong: the result is exact.
 //   - waiting for the cache. Occupancy is one bit a slot. Contenders of the next turns look ahead
 //     before any of them claims, so that no look waits for a claim's address.
-//   - many probes for the last slots. Slot e is at position (e - offset) / skip, modulo the size,
-//   of
-//     a contender's order, so its first free slot is a minimum over the list of empty ones: see
-//     "The last slots" in the kernel.
+//   - many probes for the last slots. In a contender's order slot e is at position
+//     (e - offset) / skip, modulo the size, so its first free slot is a minimum over the list of
+//     empty ones: see "The last slots" in the kernel.
 //
-// Each kernel is one source compiled for one instruction set. Pure; any thread.
+// Each kernel is one source compiled for one instruction set; they differ in the lanes of a vector
+// and in how a look asks which slots are free. Pure; any thread.
 #pragma once
 
 #include <cstdint>

@@ -122,8 +122,8 @@ std::expected<std::vector<uint32_t>, std::string> preference_list(const Placemen
 // A lookup table for the dataplane, filled by maglev, ring, rendezvous or bounded; other kinds are
 // refused. Like build_maglev, for any of them: members of weight 0 own nothing, no members are no
 // error, and scaling all weights changes nothing. Hashes are xxh64, epsilon is 0.25, and a ring has
-// about kTableTokens tokens: weights whose sum, in lowest terms, is more are rounded to whole tokens,
-// one at least. Rendezvous takes size * members hashes.
+// about kTableTokens tokens: weights whose sum, in lowest terms, is more are rounded to whole
+// tokens, one at least. Rendezvous takes size * members hashes.
 inline constexpr uint64_t kTableTokens = 1u << 20;
 std::expected<MaglevTable, std::string> build_lookup_table(PlacementKind kind,
                                                            std::span<const WeightedName> members,
