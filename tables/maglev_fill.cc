@@ -38,31 +38,61 @@ uint32_t look_ahead(size_t contenders, size_t size, size_t empty) {
   return positions >= 48 ? 64 : positions >= 24 ? 32 : 16;
 }
 
+// Asking a contender whether it has a turn costs so much less than working out whose turn it is.
+constexpr double kChecksPerTurn = 16;
+
+uint32_t next_free(std::span<const uint32_t> slots, uint32_t slot, uint32_t skip) {
+  const auto size = static_cast<uint32_t>(slots.size());
+  while (slots[slot] != kNoOwner) {
+    slot += skip;
+    if (slot >= size) slot -= size;
+  }
+  return slot;
+}
+
 // One probe at a time: no setup to pay back. For tables that are small or that few contenders fill,
 // where branches are easy to predict, and for contenders with only a few slots each.
 void fill_plainly(std::span<const Contender> contenders, std::span<uint32_t> slots,
                   TurnOrder& order) {
-  const uint32_t size = static_cast<uint32_t>(slots.size());
   std::ranges::fill(slots, kNoOwner);
   std::vector<uint32_t> next;
+  next.reserve(contenders.size());
   for (const Contender& c : contenders) next.push_back(c.offset);
   for (size_t filled = 0; filled < slots.size();) {
     const std::span<const uint32_t> turns = order.take(slots.size() - filled);
     for (const uint32_t i : turns) {
-      uint32_t slot = next[i];
-      while (slots[slot] != kNoOwner) {
-        slot += contenders[i].skip;
-        if (slot >= size) slot -= size;
-      }
-      slots[slot] = i;
-      next[i] = slot;
+      next[i] = next_free(slots, next[i], contenders[i].skip);
+      slots[next[i]] = i;
     }
     filled += turns.size();
   }
 }
 
-bool worth_looking_ahead(size_t contenders, size_t size) {
-  return size >= 8192 && contenders >= 8 && contenders <= size / 32;
+// The same without an order of turns: asks every contender in every round.
+void fill_by_rounds(std::span<const Contender> contenders, std::span<uint32_t> slots,
+                    uint32_t largest_weight) {
+  struct Cursor {
+    uint32_t next;
+    uint32_t skip;
+    uint64_t target;
+    uint64_t weight;
+  };
+  std::ranges::fill(slots, kNoOwner);
+  std::vector<Cursor> cursors;
+  cursors.reserve(contenders.size());
+  for (const Contender& c : contenders) cursors.push_back({c.offset, c.skip, 0, c.weight});
+  size_t filled = 0;
+  for (uint64_t round = 1;; ++round) {
+    for (uint32_t i = 0; i < cursors.size(); ++i) {
+      Cursor& c = cursors[i];
+      if (round * c.weight < c.target) [[likely]]
+        continue;
+      c.target += largest_weight;
+      c.next = next_free(slots, c.next, c.skip);
+      slots[c.next] = i;
+      if (++filled == slots.size()) return;
+    }
+  }
 }
 
 bool is_free(const uint32_t* free, uint32_t slot) {
@@ -149,17 +179,32 @@ void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots
 
 void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots,
                 const FillKernel& kernel) {
+  if (contenders.size() == 1) {
+    std::ranges::fill(slots, 0);
+    return;
+  }
+  uint32_t largest = 0;
+  uint64_t sum = 0;
+  for (const Contender& c : contenders) {
+    largest = std::max(largest, c.weight);
+    sum += c.weight;
+  }
+  const double size = static_cast<double>(slots.size());
+  const double count = static_cast<double>(contenders.size());
+  // How many share the table, when only those count that have a share worth the name.
+  const double sharers = static_cast<double>(sum) / largest;
+  const bool worth_a_kernel = size >= 8192 && sharers >= 8 && count <= size / 32;
+  // In the first round all have a turn; each later one has as many turns as sharers.
+  const double rounds = 1 + (size - count) / sharers;
+  if (!worth_a_kernel && rounds * count < kChecksPerTurn * size) {
+    return fill_by_rounds(contenders, slots, largest);
+  }
   std::vector<uint32_t> weights;
   weights.reserve(contenders.size());
   for (const Contender& c : contenders) weights.push_back(c.weight);
-  TurnOrder order(weights);
-  if (contenders.size() == 1) {
-    std::ranges::fill(slots, 0);
-  } else if (worth_looking_ahead(contenders.size(), slots.size())) {
-    kernel.fill(contenders, slots, order);
-  } else {
-    fill_plainly(contenders, slots, order);
-  }
+  TurnOrder order(weights, slots.size());
+  if (worth_a_kernel) return kernel.fill(contenders, slots, order);
+  fill_plainly(contenders, slots, order);
 }
 
 }  // namespace maglev

@@ -43,7 +43,8 @@ std::span<const FillKernel> fill_kernels();
 
 // Writes to each slot the index of the contender that owns it, by the best kernel or the one named.
 // The number of slots is a prime of tables/prime.h; at least one contender and no more than slots.
-// Small tables, and those of few contenders or of very many, are filled by a plain loop instead.
+// Small tables, and those that few contenders share or very many, are filled by a plain loop
+// instead.
 void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots);
 void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots,
                 const FillKernel& kernel);

@@ -10,15 +10,18 @@ namespace {
 // first-level cache.
 constexpr uint64_t kWindowTurns = 4096;
 
-// With equal weights, rounds repeated so that few contenders too get their turns in long runs.
-constexpr size_t kEqualTurns = 256;
+// The same for rounds that are walked through one by one: they need no more than a long run.
+constexpr size_t kRoundTurns = 256;
+
+// When so few of the contenders asked in a round have a turn, sorting is faster than asking.
+constexpr uint64_t kChecksPerTurn = 8;
 
 }  // namespace
 
-TurnOrder::TurnOrder(std::span<const uint32_t> weights) {
+TurnOrder::TurnOrder(std::span<const uint32_t> weights, uint64_t turns) {
   largest_ = *std::ranges::max_element(weights);
   if (*std::ranges::min_element(weights) == largest_) {
-    const size_t rounds = kEqualTurns / weights.size() + 1;
+    const size_t rounds = kRoundTurns / weights.size() + 1;
     window_.resize(rounds * weights.size());
     for (auto from = window_.begin(); from != window_.end();) {
       const auto to = from + static_cast<std::ptrdiff_t>(weights.size());
@@ -27,15 +30,33 @@ TurnOrder::TurnOrder(std::span<const uint32_t> weights) {
     }
     return;
   }
-  uint64_t sum = 0;
-  schedules_.reserve(weights.size());
-  for (const uint32_t weight : weights) {
-    sum += weight;
-    schedules_.push_back({1, 0, 0, weight});
+  const uint64_t sum = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  if (weights.size() * uint64_t{largest_} <= kChecksPerTurn * sum) {
+    for (const uint32_t weight : weights) askers_.push_back({weight, 0});
+    return;
   }
-  const uint64_t turns = std::max<uint64_t>(kWindowTurns, weights.size());
+  schedules_.reserve(weights.size());
+  for (const uint32_t weight : weights) schedules_.push_back({1, 0, 0, weight});
+  const uint64_t window = std::max<uint64_t>(std::min(kWindowTurns, turns), weights.size());
   // The sum is at least the largest, so a window has at most as many rounds as turns.
-  window_rounds_ = std::max<uint64_t>(1, turns * largest_ / sum);
+  window_rounds_ = std::max<uint64_t>(1, window * largest_ / sum);
+}
+
+void TurnOrder::ask_all() {
+  window_.resize(kRoundTurns + askers_.size());
+  size_t count = 0;
+  while (count < kRoundTurns) {
+    for (uint32_t i = 0; i < askers_.size(); ++i) {
+      Asker& a = askers_[i];
+      // Without a branch: whether it has a turn is hard to predict.
+      window_[count] = i;
+      a.ahead += a.weight;
+      const bool has_turn = a.ahead >= 0;
+      count += has_turn;
+      a.ahead -= has_turn ? largest_ : 0;
+    }
+  }
+  window_.resize(count);
 }
 
 void TurnOrder::fill_window() {
@@ -67,6 +88,7 @@ void TurnOrder::fill_window() {
 
 std::span<const uint32_t> TurnOrder::take(size_t most) {
   if (next_ == window_.size()) next_ = 0;
+  if (next_ == 0 && !askers_.empty()) ask_all();
   if (next_ == 0 && !schedules_.empty()) {
     do fill_window();
     while (window_.empty());

@@ -4,7 +4,8 @@
 // from 0, falls in round max(its last round + 1, ceil(k * largest / weight_i)). Within a round
 // turns go by index.
 //
-// With equal weights the order is 0, 1, ..., n - 1, over and over. Otherwise turns are worked out
+// With equal weights the order is 0, 1, ..., n - 1, over and over. Where a good part of the
+// contenders has a turn in each round, all are asked round by round. Otherwise turns are worked out
 // for a window of many rounds at once and sorted by counting, so that the cost is per turn and not
 // per round: a contender of weight 1 beside one of a million costs nothing in the rounds between.
 //
@@ -19,8 +20,8 @@ namespace maglev {
 
 class TurnOrder {
  public:
-  // At least one weight; all positive.
-  explicit TurnOrder(std::span<const uint32_t> weights);
+  // At least one weight; all positive. `turns` tells about how many will be taken.
+  TurnOrder(std::span<const uint32_t> weights, uint64_t turns);
 
   // The next turns, at least one and at most `most`.
   std::span<const uint32_t> take(size_t most);
@@ -32,14 +33,21 @@ class TurnOrder {
     uint32_t rest;   // k * largest - due * weight
     uint32_t weight;
   };
+  struct Asker {
+    int64_t weight;
+    int64_t ahead;  // round * weight - target
+  };
   struct Turn {
     uint32_t round;  // within the window
     uint32_t contender;
   };
 
+  void ask_all();
   void fill_window();
 
-  std::vector<Schedule> schedules_;  // empty when all weights are equal
+  // Both are empty when all weights are equal; else one has an entry for each contender.
+  std::vector<Asker> askers_;
+  std::vector<Schedule> schedules_;
   uint32_t largest_ = 0;
   uint64_t window_start_ = 1;
   uint64_t window_rounds_ = 0;

@@ -122,7 +122,7 @@ TEST(TurnOrder, IsThatOfTheRoundsWhateverTheWeights) {
   for (const auto& weights : cases) {
     SCOPED_TRACE(fmt::format("seed {}, {} weights from {}", seed, weights.size(), weights[0]));
     const size_t count = 20'000;
-    TurnOrder order(weights);
+    TurnOrder order(weights, count);
     std::vector<uint32_t> turns;
     while (turns.size() < count) {
       const auto more = order.take(std::min<size_t>(pick(random, 1, 700), count - turns.size()));
