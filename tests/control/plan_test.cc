@@ -64,12 +64,17 @@ class PlanTest : public testing::Test {
 };
 
 TEST_F(PlanTest, ThePlacementFillsTheTable) {
+  pool_.backends["b2"].weight = 2;
+  pool_.backends["b4"].weight = 0;
+  const std::vector<WeightedName> wanted{{"b1", 1}, {"b2", 2}, {"b3", 1}};
   std::set<Checksum> tables;
   for (const PlacementKind kind : {PlacementKind::kMaglev, PlacementKind::kRing,
                                    PlacementKind::kRendezvous, PlacementKind::kBounded}) {
     pool_.settings.placement = kind;
     const PlannedPool planned = plan();
     tables.insert(planned.table);
+    // What is published is what the library says, byte for byte.
+    EXPECT_EQ(planned.table_file, build_table_file(*build_lookup_table(kind, wanted, 251)));
     EXPECT_EQ(std::accumulate(planned.owned_slots.begin(), planned.owned_slots.end(), 0u), 251u);
     EXPECT_EQ(plan(&planned).table, planned.table);
   }
