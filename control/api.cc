@@ -27,10 +27,6 @@ auto then(const std::expected<T, Refusal>& value, F f) -> decltype(f(*value)) {
   return f(*value);
 }
 
-std::unexpected<Refusal> refuse(std::string_view code, std::string message) {
-  return std::unexpected(Refusal{code, std::move(message)});
-}
-
 unsigned status_of(std::string_view code) {
   constexpr std::array<std::pair<std::string_view, unsigned>, 14> kStatuses = {{
       {"bad_json", 400},

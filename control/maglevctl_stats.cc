@@ -164,7 +164,7 @@ struct Style {
   TextTable::Column volume() const { return column(per_second ? "BITS" : "BYTES"); }
 };
 
-constexpr auto kRight = TextTable::Align::kRight;
+using enum TextTable::Align;
 
 std::string format_named(const std::vector<NamedFigures>& vips, const Style& style) {
   TextTable table({{"VIP"}, style.packets(), style.volume(), style.column("DROPPED")});

@@ -9,7 +9,7 @@ namespace maglev {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr auto kRight = TextTable::Align::kRight;
+using enum TextTable::Align;
 
 std::string text(const Json& object, const char* field) {
   return object.at(field).get<std::string>();

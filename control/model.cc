@@ -10,10 +10,6 @@ namespace {
 
 using Kind = OverrideKey::Kind;
 
-std::unexpected<Refusal> refuse(std::string_view code, std::string message) {
-  return std::unexpected(Refusal{code, std::move(message)});
-}
-
 OverrideKey pool_key(std::string_view name) {
   return {Kind::kPool, "", std::string(name)};
 }

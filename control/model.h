@@ -15,6 +15,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct Refusal {
   std::string_view code;
   std::string message;
 };
+
+inline std::unexpected<Refusal> refuse(std::string_view code, std::string message) {
+  return std::unexpected(Refusal{code, std::move(message)});
+}
 
 // What an override is about.
 struct OverrideKey {

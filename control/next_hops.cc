@@ -44,18 +44,17 @@ constexpr Clock::duration kRouteRefreshInterval = 100ms;
 
 using NeighbourKey = std::pair<int, address_v4>;  // link, address
 
-struct Use {
-  Clock::time_point mark_at;            // the past: at once
-  Clock::duration pause = kFirstPause;  // after the next mark, while there is no answer
-  std::string refusal;                  // why the kernel did not take the last mark; empty: it did
-};
-
 }  // namespace
 
 struct NextHops::State : std::enable_shared_from_this<State> {
   struct Watched {
     std::expected<Route, std::string> route = std::unexpected("");
     NextHop hop;
+  };
+  struct Use {
+    Clock::time_point mark_at;            // the past: at once
+    Clock::duration pause = kFirstPause;  // after the next mark, while there is no answer
+    std::string refusal;  // why the kernel did not take the last mark; empty: it did
   };
 
   State(boost::asio::io_context& io, Rtnetlink asked, int event_fd, OnChange callback)

@@ -12,8 +12,8 @@ namespace {
 constexpr double kWidth = 900;
 constexpr double kTop = 60;
 constexpr double kBarWidth = 24;
-constexpr double kLeft = 200;
-constexpr double kRight = kWidth - 200 - kBarWidth;
+constexpr double kBeforeLeft = 200;
+constexpr double kAfterLeft = kWidth - 200 - kBarWidth;
 constexpr double kReadable = 11;  // lower bars get no label
 
 std::string escaped(std::string_view text) {
@@ -56,8 +56,8 @@ class Drawing {
 
   std::string draw(const Change& change, std::string_view title) {
     begin(title, change);
-    auto before = draw_bars(change.before, kLeft, true);
-    auto after = draw_bars(change.after, kRight, false);
+    auto before = draw_bars(change.before, kBeforeLeft, true);
+    auto after = draw_bars(change.after, kAfterLeft, false);
     const double total = static_cast<double>(change.movement.total);
     for (const auto& [pair, moved] : change.movement.flows) {
       const auto from = before.find(pair.first);
@@ -88,7 +88,7 @@ class Drawing {
         change.movement.moved_between_unchanged);
     put("<text x=\"{}\" y=\"48\" text-anchor=\"end\">shares before</text>\n"
         "<text x=\"{}\" y=\"48\">shares after</text>\n",
-        kLeft + kBarWidth, kRight);
+        kBeforeLeft + kBarWidth, kAfterLeft);
   }
 
   std::map<std::string_view, Bar> draw_bars(const Balance& balance, double x, bool left) {
@@ -113,7 +113,7 @@ class Drawing {
   }
 
   void draw_band(Bar& from, Bar& to, double thickness, const std::string& about, double hue) {
-    const double x1 = kLeft + kBarWidth, x2 = kRight, middle = (x1 + x2) / 2;
+    const double x1 = kBeforeLeft + kBarWidth, x2 = kAfterLeft, middle = (x1 + x2) / 2;
     const double y1 = from.top + from.used, y2 = to.top + to.used;
     from.used += thickness;
     to.used += thickness;

@@ -51,7 +51,7 @@ void add_load(std::vector<std::string>& cells, const NodeLoad* node) {
   cells.push_back(fmt::format("{:.2f} %", node->wanted * 100));
 }
 
-constexpr auto kRight = TextTable::Align::kRight;
+using enum TextTable::Align;
 
 std::string change_text(const Change& change, std::string_view unit) {
   TextTable table({{"NODE"},
