@@ -98,6 +98,10 @@ std::expected<void, std::string> Port::configure(uint32_t workers, rte_mempool* 
   if (int error = rte_eth_dev_info_get(device_, &info); error != 0) {
     return failure(settings_, "cannot read the device's abilities", error);
   }
+  if (settings_.queues == 0 && is_af_xdp(settings_)) {
+    return failure(settings_, "an AF_XDP port sends only with an RX queue: set queues to 1",
+                   EINVAL);
+  }
   receive_queues_ = std::min<uint32_t>(settings_.queues, info.max_rx_queues);
   transmit_queues_ = std::min<uint32_t>(workers, info.max_tx_queues);
   if (receive_queues_ < settings_.queues) {

@@ -46,7 +46,7 @@ PortSettings read_port(const YamlCursor& cursor) {
   port.name = cursor.required("name").text();
   port.device = cursor.required("device").text();
   port.interface = cursor.optional("interface").text();
-  port.queues = static_cast<uint32_t>(cursor.optional("queues").integer(1, kMaxQueues, 1));
+  port.queues = static_cast<uint32_t>(cursor.optional("queues").integer(0, kMaxQueues, 1));
   port.rx_descriptors =
       static_cast<uint32_t>(cursor.optional("rx_descriptors").integer(64, 32768, 1024));
   port.tx_descriptors =
@@ -64,6 +64,9 @@ void check_cores(const YamlCursor& cursor, const DataplaneSettings& settings) {
                       "their own (ID@PROCESSOR lets two share a processor)",
                       core.lcore));
     }
+  }
+  if (!settings.ports.empty() && settings.total_queues() == 0) {
+    cursor.fail("no port has an RX queue: give one of them queues: 1 or more");
   }
   if (settings.cores.size() < settings.total_queues()) {
     cursor.fail(fmt::format("{} cores for {} RX queues: list one core per queue",

@@ -15,7 +15,7 @@ struct PortSettings {
   std::string name;       // what other settings and messages call it
   std::string device;     // DPDK device: a PCI address, or a virtual device with its arguments
   std::string interface;  // kernel interface with the port's addresses and routes; may be empty
-  uint32_t queues = 1;    // RX queues, each polled by a worker of its own
+  uint32_t queues = 1;    // RX queues, each polled by a worker of its own; 0: it only sends
   uint32_t rx_descriptors = 1024;
   uint32_t tx_descriptors = 1024;
   bool operator==(const PortSettings&) const = default;

@@ -47,7 +47,7 @@ dataplane:
   ports:
     - name: a
       device: net_null0
-      queues: 0
+      queues: 65
     - name: a
       device: net_null1
 )");
@@ -59,11 +59,22 @@ dataplane:
             "maglev.yaml:4:15: dataplane.memory_mib: expected a whole number from 64 to 1048576, "
             "found 'lots'");
   EXPECT_EQ(errors[2],
-            "maglev.yaml:9:15: dataplane.ports[0].queues: expected a whole number from 1 to 64, "
-            "found '0'");
+            "maglev.yaml:9:15: dataplane.ports[0].queues: expected a whole number from 0 to 64, "
+            "found '65'");
   EXPECT_NE(errors[3].find("maglev.yaml:10:7"), std::string::npos) << errors[3];
   EXPECT_NE(errors[3].find("two ports are named 'a'"), std::string::npos) << errors[3];
   EXPECT_NE(errors[4].find("1 cores for 2 RX queues"), std::string::npos) << errors[4];
+}
+
+TEST(Settings, APortMayOnlySendButNotEveryPort) {
+  const std::string sender =
+      "dataplane:\n  cores: [1]\n  ports:\n    - {name: b, device: net_null1, queues: 0}\n";
+  const auto [mixed, no_errors] = read(sender + "    - {name: a, device: net_null0}\n");
+  EXPECT_TRUE(no_errors.empty());
+  EXPECT_EQ(mixed.total_queues(), 1u);
+  const auto [silent, errors] = read(sender);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_NE(errors[0].find("no port has an RX queue"), std::string::npos) << errors[0];
 }
 
 TEST(Settings, AQuotedNumberIsText) {
