@@ -125,6 +125,7 @@ BENCHMARK_DEFINE_F(Pipeline, FromReceivedToCounted)(benchmark::State& state) {
 }
 BENCHMARK_REGISTER_F(Pipeline, FromReceivedToCounted)
     ->ArgNames({"flows", "backends"})
+    ->Args({512, 10})
     ->Args({1 << 16, 10})
     ->Args({1 << 16, 1000})
     ->Args({1 << 20, 10})

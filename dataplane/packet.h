@@ -56,11 +56,15 @@ inline uint16_t sum_words(const uint8_t* bytes, uint32_t length) {
 }
 
 // Takes one off the time to live of an IPv4 header and mends its checksum: the word that holds the
-// TTL falls by 0x0100, so the checksum rises by as much (RFC 1624, equation 3).
+// TTL falls by 0x0100, so the checksum rises by as much (RFC 1624, equation 3). TTL, protocol and
+// checksum are read and written as one word.
 inline void decrement_ttl(uint8_t* ip) {
-  --ip[kIpv4TtlOffset];
-  const uint32_t sum = load_be16(ip + kIpv4ChecksumOffset) + 0x0100u;
-  store_be16(ip + kIpv4ChecksumOffset, fold_checksum(sum));
+  uint32_t word;
+  std::memcpy(&word, ip + kIpv4TtlOffset, sizeof word);
+  word = __builtin_bswap32(word) - 0x01000000u;
+  const uint32_t sum = (word & 0xffff) + 0x0100u;
+  word = __builtin_bswap32((word & 0xffff0000u) | fold_checksum(sum));
+  std::memcpy(ip + kIpv4TtlOffset, &word, sizeof word);
 }
 
 }  // namespace maglev

@@ -59,13 +59,14 @@ inline Verdict parse_frame(const uint8_t* frame, uint32_t length, FlowKey4& key,
   if (load_be16(frame + kEtherTypeOffset) != kEtherTypeIpv4) return Verdict::kNotIpv4;
   const uint8_t* ip = frame + kEthernetHeaderLength;
   const uint32_t available = length - kEthernetHeaderLength;
-  if (available < kIpv4HeaderLength || ip[0] >> 4 != 4) return Verdict::kMalformed;
-  const uint32_t header_length = (ip[0] & 15u) * 4;
-  packet_length = load_be16(ip + kIpv4TotalLengthOffset);
-  if (header_length < kIpv4HeaderLength || packet_length < header_length ||
-      packet_length > available) {
-    return Verdict::kMalformed;
+  if (available < kIpv4HeaderLength) return Verdict::kMalformed;
+  uint32_t header_length = kIpv4HeaderLength;
+  if (ip[0] != 0x45) [[unlikely]] {
+    header_length = (ip[0] & 15u) * 4;
+    if (ip[0] >> 4 != 4 || header_length < kIpv4HeaderLength) return Verdict::kMalformed;
   }
+  packet_length = load_be16(ip + kIpv4TotalLengthOffset);
+  if (packet_length < header_length || packet_length > available) return Verdict::kMalformed;
   if ((load_be16(ip + kIpv4FragmentOffset) & kIpv4MoreFragmentsAndOffset) != 0) {
     return Verdict::kFragment;
   }
@@ -86,7 +87,10 @@ inline uint64_t vip_key_of(const FlowKey4& key) {
 }
 
 inline void parse(Burst& b, const Snapshot& snapshot) {
-  for (uint32_t i = 0; i < b.count; ++i) __builtin_prefetch(b.frame[i]);
+  for (uint32_t i = 0; i < b.count; ++i) {
+    __builtin_prefetch(b.frame[i]);
+    __builtin_prefetch(b.frame[i] - kRequiredHeadroom, 1);  // no device wrote there: out of cache
+  }
   for (uint32_t i = 0; i < b.count; ++i) {
     if (b.verdict[i] != Verdict::kForwarded) continue;
     b.verdict[i] = parse_frame(b.frame[i], b.length[i], b.key[i], b.packet_length[i]);
@@ -178,9 +182,29 @@ inline void encapsulate(Burst& b) {
   }
 }
 
-inline void count_flow(FlowCounters& flow, bool forwarded, uint32_t bytes) {
-  (forwarded ? flow.forwarded_packets : flow.dropped_packets).add(1);
+inline void count_flow(FlowCounters& flow, bool forwarded, uint32_t packets, uint64_t bytes) {
+  (forwarded ? flow.forwarded_packets : flow.dropped_packets).add(packets);
   (forwarded ? flow.forwarded_bytes : flow.dropped_bytes).add(bytes);
+}
+
+// Runs of neighbours of one VIP and one verdict are added at once; backends differ from packet to
+// packet.
+inline void count_flows(const Burst& b, WorkerCounters& counters) {
+  for (uint32_t i = 0; i < b.count;) {
+    const VipEntry* const vip = b.vip[i];
+    const Verdict verdict = b.verdict[i];
+    const bool forwarded = verdict == Verdict::kForwarded;
+    const uint32_t first = i;
+    uint64_t bytes = 0;
+    for (; i < b.count && b.vip[i] == vip && b.verdict[i] == verdict; ++i) {
+      bytes += b.received_length[i];
+      if (b.backend[i] == nullptr) continue;
+      count_flow(counters.backends[b.backend[i]->counter], forwarded, 1, b.received_length[i]);
+    }
+    counters.verdicts[static_cast<uint32_t>(verdict)].add(i - first);
+    counters.received_bytes.add(bytes);
+    if (vip != nullptr) count_flow(counters.vips[vip->counter], forwarded, i - first, bytes);
+  }
 }
 
 }  // namespace pipeline
@@ -203,21 +227,8 @@ inline void forward_burst(Burst& b, const Snapshot* snapshot) {
 // After transmit. The counters' sequence is odd meanwhile, so readers see whole bursts.
 inline void count_burst(const Burst& b, WorkerCounters& counters) {
   counters.sequence.add(1);
-  uint64_t bytes = 0;
-  uint64_t forwarded = 0;
-  for (uint32_t i = 0; i < b.count; ++i) {
-    const bool sent = b.verdict[i] == Verdict::kForwarded;
-    bytes += b.received_length[i];
-    forwarded += sent;
-    if (!sent) counters.verdicts[static_cast<uint32_t>(b.verdict[i])].add(1);
-    if (b.vip[i] == nullptr) continue;
-    pipeline::count_flow(counters.vips[b.vip[i]->counter], sent, b.received_length[i]);
-    if (b.backend[i] == nullptr) continue;
-    pipeline::count_flow(counters.backends[b.backend[i]->counter], sent, b.received_length[i]);
-  }
-  counters.verdicts[static_cast<uint32_t>(Verdict::kForwarded)].add(forwarded);
+  pipeline::count_flows(b, counters);
   counters.received_packets.add(b.count);
-  counters.received_bytes.add(bytes);
   counters.sequence.add(1);
 }
 
