@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -244,6 +245,20 @@ int run_owner(const Arguments& arguments, bool json) {
   return kDone;
 }
 
+// Says what a number must be; CLI11 takes "-1" for a large one, and any NaN for a fraction.
+std::string check_whole(const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return {};
+  return fmt::format("'{}' is not a whole number from 0 to {}", text, ~uint64_t{0});
+}
+
+std::string check_fraction(const std::string& text) {
+  double number = 0;
+  if (CLI::detail::lexical_cast(text, number) && number >= 0 && number <= 1) return {};
+  return fmt::format("'{}' is not a fraction from 0 to 1", text);
+}
+
 void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) {
   std::string kinds;
   for (const PlacementKind kind : all_placement_kinds())
@@ -264,8 +279,10 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
   command.add_option("--hash", a.hash, "md5-64, sha1-32, fnv1a-fmix-32, xxh64")
       ->capture_default_str();
   command.add_option("--vnodes", a.settings.vnodes, "ring, bounded: tokens per unit of weight")
+      ->check(check_whole)
       ->capture_default_str();
   command.add_option("--size", a.settings.size, "slots of the table, a prime")
+      ->check(check_whole)
       ->capture_default_str();
   command
       .add_option("--epsilon", a.settings.epsilon, "bounded: how far above its share a node gets")
@@ -287,6 +304,7 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
   auto* const keys =
       simulate->add_option("--keys", a.keys, "pattern with %d for a number")->capture_default_str();
   auto* const count = simulate->add_option("--count", a.count, "how many keys of the pattern")
+                          ->check(check_whole)
                           ->capture_default_str();
   simulate
       ->add_option("--keys-file", a.keys_file,
@@ -298,7 +316,7 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
   simulate
       ->add_option("--headroom", a.headroom,
                    "warn when more than this share of requests would miss at once")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(check_fraction);
   simulate->callback([simulate_arguments, &json, &action] {
     action = [simulate_arguments, &json] { return run_simulate(*simulate_arguments, json); };
   });
@@ -308,6 +326,7 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
       app.add_subcommand("owner", "where one key goes, and why; needs no daemon");
   add_shared_options(*owner, *owner_arguments, "");
   owner->add_option("--next", owner_arguments->next, "how many nodes to tell after the owner")
+      ->check(check_whole)
       ->capture_default_str();
   owner->add_option("KEY", owner_arguments->keys_to_place, "one or more keys")->required();
   owner->callback([owner_arguments, &json, &action] {

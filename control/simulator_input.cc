@@ -3,16 +3,22 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <span>
 #include <sstream>
 
 #include <fmt/format.h>
+#include <boost/locale/utf.hpp>
 
 namespace maglev {
 namespace {
 
 constexpr uint64_t kMaxKeys = 100'000'000;
+
+// Of bytes or requests in all: exact as a double, and so far below 2^64 that replicas fit too.
+constexpr uint64_t kMaxLoad = uint64_t{1} << 53;
 
 std::unexpected<std::string> wrong(std::string text) {
   return std::unexpected(std::move(text));
@@ -28,15 +34,51 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+constexpr std::string_view kBlanks = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+// What an option lists between commas.
+std::vector<std::string_view> items_of(std::string_view list) {
+  std::vector<std::string_view> items = split(list, ',');
+  for (std::string_view& item : items) item = trimmed(item);
+  return items;
+}
+
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> words;
-  constexpr std::string_view kBlanks = " \t\r";
   for (size_t begin; (begin = line.find_first_not_of(kBlanks)) != line.npos;) {
     line.remove_prefix(begin);
     words.push_back(line.substr(0, line.find_first_of(kBlanks)));
     line.remove_prefix(words.back().size());
   }
   return words;
+}
+
+// Names go into JSON and SVG, which take no other text; keys are any bytes.
+bool is_readable(std::string_view name) {
+  using Utf8 = boost::locale::utf::utf_traits<char>;
+  for (auto at = name.begin(); at != name.end();) {
+    const auto point = Utf8::decode(at, name.end());
+    if (!boost::locale::utf::is_valid_codepoint(point) || point < ' ' || point == 0x7f) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::expected<void, std::string> check_readable(std::span<const Node> nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const std::string_view text : {nodes[i].name, nodes[i].zone}) {
+      if (is_readable(text)) continue;
+      return wrong(fmt::format(
+          "the name or zone of node {} is not UTF-8 text without control characters", i + 1));
+    }
+  }
+  return {};
 }
 
 std::optional<uint64_t> parse_number(std::string_view text) {
@@ -53,6 +95,9 @@ std::expected<uint32_t, std::string> parse_weight(std::string_view text) {
 }
 
 std::expected<std::string, std::string> read_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    return wrong(fmt::format("cannot read {}: it is a directory", path));
+  }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -63,13 +108,15 @@ std::expected<std::string, std::string> read_file(const std::string& path) {
   return std::move(text).str();
 }
 
-// Calls use(line, its number) for each line, until one answers with an error.
+// Calls use(line) for each line, which ends in LF or CR LF, until one answers with an error.
 template <typename Use>
 std::expected<void, std::string> for_each_line(std::string_view text, const std::string& file,
                                                const Use& use) {
   for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
-    if (const auto good = use(text.substr(0, end)); !good) {
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (const auto good = use(line); !good) {
       return wrong(fmt::format("{}:{}: {}", file, number, good.error()));
     }
     text.remove_prefix(std::min(end + 1, text.size()));
@@ -84,8 +131,9 @@ Node* find_node(std::vector<Node>& nodes, std::string_view name) {
 
 // Applies NODE=VALUE to the node.
 template <typename Apply>
-std::expected<void, std::string> set_by_name(std::vector<Node>& nodes, const std::string& text,
+std::expected<void, std::string> set_by_name(std::vector<Node>& nodes, std::string_view text,
                                              std::string_view option, const Apply& apply) {
+  text = trimmed(text);
   // A name may contain '=', a weight or zone does not.
   const size_t equals = text.rfind('=');
   if (equals == text.npos) {
@@ -100,7 +148,7 @@ std::expected<void, std::string> set_by_name(std::vector<Node>& nodes, const std
 
 std::expected<void, std::string> set_lists(std::vector<Node>& nodes, const MembershipText& text) {
   if (!text.weights.empty()) {
-    const auto weights = split(text.weights, ',');
+    const auto weights = items_of(text.weights);
     if (weights.size() != nodes.size()) {
       return wrong(fmt::format("--weights has {} for {} nodes: give one each", weights.size(),
                                nodes.size()));
@@ -112,7 +160,7 @@ std::expected<void, std::string> set_lists(std::vector<Node>& nodes, const Membe
     }
   }
   if (!text.zones.empty()) {
-    const auto zones = split(text.zones, ',');
+    const auto zones = items_of(text.zones);
     if (zones.size() != nodes.size()) {
       return wrong(
           fmt::format("--zones has {} for {} nodes: give one each", zones.size(), nodes.size()));
@@ -125,11 +173,13 @@ std::expected<void, std::string> set_lists(std::vector<Node>& nodes, const Membe
 std::expected<void, std::string> change_nodes(std::vector<Node>& nodes,
                                               const MembershipText& text) {
   for (const std::string& name : text.remove) {
-    Node* const node = find_node(nodes, name);
+    Node* const node = find_node(nodes, trimmed(name));
     if (node == nullptr) return wrong(fmt::format("--remove names '{}', which is no node", name));
     nodes.erase(nodes.begin() + (node - nodes.data()));
   }
-  for (const std::string& name : text.add) nodes.push_back({name, 1, {}});
+  for (const std::string& name : text.add) {
+    nodes.push_back({std::string(trimmed(name)), 1, {}});
+  }
   for (const std::string& setting : text.weight) {
     const auto set =
         set_by_name(nodes, setting, "--weight",
@@ -164,7 +214,7 @@ std::expected<MembershipChange, std::string> read_membership(const MembershipTex
     if (!read) return wrong(read.error());
     nodes = std::move(*read);
   } else if (!text.nodes.empty()) {
-    for (const std::string_view name : split(text.nodes, ',')) {
+    for (const std::string_view name : items_of(text.nodes)) {
       nodes.push_back({std::string(name), 1, {}});
     }
   }
@@ -172,6 +222,9 @@ std::expected<MembershipChange, std::string> read_membership(const MembershipTex
   membership.after = nodes;
   if (const auto changed = change_nodes(membership.after, text); !changed) {
     return wrong(changed.error());
+  }
+  for (const auto* side : {&membership.before, &membership.after}) {
+    if (const auto good = check_readable(*side); !good) return wrong(good.error());
   }
   return membership;
 }
@@ -213,6 +266,7 @@ std::expected<std::vector<Node>, std::string> parse_nodes(std::string_view text,
 
 std::expected<Workload, std::string> parse_keys(std::string_view text, const std::string& file) {
   Workload workload;
+  uint64_t all_bytes = 0, all_requests = 0;
   size_t fields = 0;
   const auto add = [&](std::string_view line) -> std::expected<void, std::string> {
     const auto parts = split(line, '\t');
@@ -236,6 +290,13 @@ std::expected<Workload, std::string> parse_keys(std::string_view text, const std
     }
     workload.bytes.push_back(*bytes);
     workload.requests.push_back(*requests);
+    const uint64_t most = std::max(*bytes, *requests);
+    if (most > kMaxLoad) return wrong(fmt::format("{} is more than {}", most, kMaxLoad));
+    all_bytes += *bytes;
+    all_requests += *requests;
+    if (std::max(all_bytes, all_requests) > kMaxLoad) {
+      return wrong(fmt::format("all bytes or requests so far are more than {}", kMaxLoad));
+    }
     return {};
   };
   if (const auto read = for_each_line(text, file, add); !read) return wrong(read.error());

@@ -1,7 +1,9 @@
 // The simulator through its command line, in process.
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <set>
 #include <sstream>
 
@@ -40,6 +42,7 @@ Outcome run(const std::vector<std::string>& words) {
     app.parse(reversed);
     outcome.code = action();
   } catch (const CLI::ParseError& error) {
+    std::cerr << error.what();
     outcome.code = 2;
   }
   outcome.out = testing::internal::GetCapturedStdout();
@@ -221,8 +224,41 @@ TEST(Simulate, BadInputIsRefusedWithWhatToDo) {
                  "same share");
   expect_refused({"simulate", "--nodes", "a,b", "--placement", "jump", "--remove", "a"},
                  "bucket 0 was 'a' and would become 'b'");
+  expect_refused({"simulate", "--nodes", "a, b ,a "}, "two nodes are named 'a'");
+  expect_refused({"simulate", "--nodes", "a,b", "--add", "c", "--add", " c"}, "named 'c'");
+  expect_refused({"simulate", "--nodes", "a,b\xff"}, "node 2 is not UTF-8");
+  expect_refused({"simulate", "--nodes", "a,\xc3\xa9\x01"}, "node 2 is not UTF-8");
+  expect_refused({"simulate", "--nodes", "a,b", "--zones", "z,\xc3"}, "node 2 is not UTF-8");
   expect_refused({"simulate", "--nodes-file", "/nonexistent/nodes"}, "cannot read");
+  expect_refused({"simulate", "--nodes-file", "/"}, "cannot read /: it is a directory");
   expect_refused({"simulate", "--nodes", "a,b", "--keys-file", "/nonexistent/keys"}, "cannot read");
+}
+
+TEST(Simulate, ANumberThatIsNoneIsNotTakenForAnother) {
+  for (const char* option : {"--size", "--count", "--vnodes"}) {
+    for (const char* text : {"-1", "1e6", "0x10", "", "7 ", "18446744073709551616"}) {
+      expect_refused({"simulate", "--nodes", "a,b", option, text},
+                     fmt::format("{}: '{}' is not a whole number", option, text));
+    }
+  }
+  for (const char* text : {"-0.1", "1.1", "nan", "inf", "x", ""}) {
+    expect_refused({"simulate", "--nodes", "a,b", "--headroom", text},
+                   fmt::format("--headroom: '{}' is not a fraction", text));
+  }
+}
+
+TEST(Simulate, TakesAMillionKeysInSecondsAndTellsHowFarItIs) {
+  const auto started = std::chrono::steady_clock::now();
+  const Outcome outcome = run({"simulate", "--placement", "rendezvous", "--nodes",
+                               "a,b,c,d,e,f,g,h", "--remove", "h", "--count", "1000000"});
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_LT(took.count(), 20);
+  // A line a second, on standard error.
+  if (took.count() > 2) {
+    EXPECT_NE(outcome.err.find("rendezvous: "), std::string::npos) << outcome.err;
+  }
+  fmt::print("a million keys took {:.1f} s\n", took.count());
 }
 
 TEST(Simulate, AKeyFilesBadLineIsNamed) {
@@ -235,6 +271,14 @@ TEST(Simulate, AKeyFilesBadLineIsNamed) {
             "keys:1: 2 fields instead of a key, or a key, bytes and requests "
             "parted by tabs");
   EXPECT_EQ(error_of("a\nb\t1\t2\n"), "keys:2: 3 fields after lines of 1");
+  EXPECT_EQ(error_of("a\t9007199254740992\t0\nb\t0\t0\nc\t1\t0\n"),
+            "keys:3: all bytes or requests so far are more than 9007199254740992");
+  EXPECT_EQ(error_of("a\t18446744073709551615\t1\n"),
+            "keys:1: 18446744073709551615 is more than 9007199254740992");
+  const auto from_dos = parse_keys("a\t1\t2\r\nb\t3\t4\r\n", "keys");
+  ASSERT_TRUE(from_dos) << from_dos.error();
+  EXPECT_EQ(from_dos->requests, (std::vector<uint64_t>{2, 4}));
+  EXPECT_EQ(parse_keys("a\r\nb\r\n", "keys")->keys, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(parse_keys("a b\nc", "keys")->keys, (std::vector<std::string>{"a b", "c"}));
 }
 
