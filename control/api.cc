@@ -229,6 +229,7 @@ std::optional<Names> match(const Route& route, std::string_view path) {
 
 struct Query {
   bool wait_adopted = false;
+  bool dry_run = false;
   uint32_t timeout_ms = kDefaultWaitMs;
 };
 
@@ -240,6 +241,8 @@ std::expected<Query, Refusal> read_query(std::string_view text) {
     const char* end = part.data() + part.size();
     if (part == "wait=adopted") {
       query.wait_adopted = true;
+    } else if (part == "dry_run=true") {
+      query.dry_run = true;
     } else if (part.starts_with(kTimeout)) {
       const auto [stop, error] =
           std::from_chars(part.data() + kTimeout.size(), end, query.timeout_ms);
@@ -248,8 +251,8 @@ std::expected<Query, Refusal> read_query(std::string_view text) {
                       fmt::format("timeout_ms must be a whole number from 0 to {}", kMaxWaitMs));
       }
     } else {
-      return refuse("bad_request", fmt::format("unknown parameter '{}': expected wait=adopted or "
-                                               "timeout_ms=N",
+      return refuse("bad_request", fmt::format("unknown parameter '{}': expected wait=adopted, "
+                                               "timeout_ms=N or dry_run=true",
                                                part));
     }
   }
@@ -264,7 +267,13 @@ ApiAnswer show(const Route& route, const Sources& from, const Names& names) {
 
 ApiAnswer change(const Route& route, Controller& controller, const Names& names, const Query& query,
                  const std::string& body) {
-  const auto generation = controller.commit(route.plan(controller.model(), names, body));
+  auto planned = route.plan(controller.model(), names, body);
+  if (query.dry_run) {
+    const auto foreseen = controller.foresee(std::move(planned));
+    if (!foreseen) return refuse_api(foreseen.error());
+    return {200, view_foreseen(*foreseen), {}, {}};
+  }
+  const auto generation = controller.commit(std::move(planned));
   if (!generation) return refuse_api(generation.error());
   ApiAnswer answer{route.method == "POST" ? 201u : 200u, {{"generation", *generation}}, {}, {}};
   if (query.wait_adopted) answer.wait = {*generation, query.timeout_ms};

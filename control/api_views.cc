@@ -1,6 +1,7 @@
 #include "control/api_views.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "control/json_form.h"
@@ -195,6 +196,28 @@ Json view_pool(const Controller& controller, const std::string& name, const Pool
   view["health"] = to_json(pool.settings.health);
   view["backends"] = view_backends(controller, name, pool);
   return view;
+}
+
+Json view_foreseen(const Controller::Foreseen& foreseen) {
+  const auto& [before, after, movement] = foreseen.change;
+  const auto view_side = [](const Balance& balance) {
+    Json backends = Json::array();
+    for (const NodeLoad& node : balance.nodes) {
+      backends.push_back({{"name", node.name},
+                          {"slots", node.load},
+                          {"share", node.share},
+                          {"wanted_share", node.wanted}});
+    }
+    return backends;
+  };
+  return {{"dry_run", true},
+          {"pool", foreseen.pool},
+          {"slots", movement.total},
+          {"moved", movement.moved},
+          {"moved_between_unchanged", movement.moved_between_unchanged},
+          {"ideal_moved", std::llround(movement.ideal_moved)},
+          {"before", view_side(before)},
+          {"after", view_side(after)}};
 }
 
 Json view_vip(const std::string& name, const Vip& vip) {

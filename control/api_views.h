@@ -17,6 +17,7 @@ Json view_stats(const Report& report, uint64_t adopted_generation);
 Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
+Json view_foreseen(const Controller::Foreseen& foreseen);
 Json view_vip(const std::string& name, const Vip& vip);
 
 }  // namespace maglev

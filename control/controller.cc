@@ -218,6 +218,29 @@ std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Ref
   return published_generation_;
 }
 
+std::expected<Controller::Foreseen, Refusal> Controller::foresee(
+    std::expected<Overrides, Refusal> planned) const {
+  if (!planned) return std::unexpected(planned.error());
+  const OverrideKey& key = planned->front().key;
+  if (key.kind != OverrideKey::Kind::kBackend) {
+    return std::unexpected(
+        Refusal{"bad_request", "dry_run tells what a change of backends would move, no other"});
+  }
+  Model next = model_;
+  next.apply(*planned);
+  const Pool& before = model_.pools().find(key.pool)->second;
+  const Pool& after = next.pools().find(key.pool)->second;
+  const PoolSenses senses = senses_of(key.pool);
+  PoolSenses then = senses;
+  then.verdict_of = [&](const std::string& name) {
+    return name == key.name ? HealthVerdict::kUp : senses.verdict_of(name);
+  };
+  auto change = plan_table_change(before.settings, choose_members(before, senses).members,
+                                  choose_members(after, then).members);
+  if (!change) return std::unexpected(Refusal{"bad_request", change.error()});
+  return Foreseen{key.pool, std::move(*change)};
+}
+
 std::expected<void, std::vector<std::string>> Controller::reload(Configuration next) {
   std::vector<std::string> errors = find_fixed(configuration_, next);
   Model model(next.pools, next.vips);
@@ -386,15 +409,19 @@ std::expected<void, std::string> Controller::plan_dirty_pools() {
   return {};
 }
 
+PoolSenses Controller::senses_of(const std::string& pool) const {
+  const auto settling = settling_.find(pool);
+  const auto* const unchecked = settling == settling_.end() ? nullptr : &settling->second.unchecked;
+  return {[this, pool](const std::string& name) { return senses_.health_of(pool, name).verdict; },
+          senses_.next_hop_of,
+          [unchecked](const std::string& name) {
+            return unchecked != nullptr && unchecked->contains(name);
+          }};
+}
+
 std::expected<void, std::string> Controller::plan_one(const std::string& name, ReuseTable reuse) {
   const Pool& pool = model_.pools().find(name)->second;
-  const auto settling = settling_.find(name);
-  const PoolSenses senses{
-      [&](const std::string& backend) { return senses_.health_of(name, backend).verdict; },
-      senses_.next_hop_of,
-      [&](const std::string& backend) {
-        return settling != settling_.end() && settling->second.unchecked.contains(backend);
-      }};
+  const PoolSenses senses = senses_of(name);
   const PlannedPool* previous = planned(name);
   auto plan = plan_pool(name, pool, numberings_[name], senses, configuration_.ports,
                         reuse == ReuseTable::kYes ? previous : nullptr);

@@ -58,6 +58,14 @@ class Controller {
   // Carries out a change that model() planned. Returns the first generation that contains it.
   std::expected<uint64_t, Refusal> commit(std::expected<Overrides, Refusal> planned);
 
+  // What such a change of backends would move in its pool's table, and changes nothing. Of a
+  // backend that is new or comes back, its next check is taken to succeed.
+  struct Foreseen {
+    std::string pool;
+    Change change;
+  };
+  std::expected<Foreseen, Refusal> foresee(std::expected<Overrides, Refusal> planned) const;
+
   // Takes a new configuration file; what was set by socket stays laid over it. What is unchanged in
   // it changes nothing. Either all of it is taken, or nothing is and the sentences say why.
   std::expected<void, std::vector<std::string>> reload(Configuration configuration);
@@ -89,6 +97,7 @@ class Controller {
   void look_for_damage();
   void save_publication();
   std::expected<void, std::string> plan_dirty_pools();
+  PoolSenses senses_of(const std::string& pool) const;
   enum class ReuseTable : bool { kNo, kYes };
   std::expected<void, std::string> plan_one(const std::string& name, ReuseTable reuse);
   std::expected<void, std::string> write_planned_files();

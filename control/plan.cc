@@ -90,6 +90,23 @@ Membership choose_members(const Pool& pool, const PoolSenses& senses) {
   return ready;
 }
 
+std::expected<Change, std::string> plan_table_change(const PoolSettings& settings,
+                                                     std::span<const WeightedName> before,
+                                                     std::span<const WeightedName> after) {
+  const auto was = build_lookup_table(settings.placement, before, settings.table_size);
+  if (!was) return std::unexpected(was.error());
+  const auto is = build_lookup_table(settings.placement, after, settings.table_size);
+  if (!is) return std::unexpected(is.error());
+  const auto nodes_of = [](const MaglevTable& table) {
+    std::vector<Node> nodes;
+    for (const WeightedName& owner : table.owners) nodes.push_back({owner.name, owner.weight, {}});
+    return nodes;
+  };
+  const std::vector<Node> old_nodes = nodes_of(*was);
+  const std::vector<Node> new_nodes = nodes_of(*is);
+  return plan_change({old_nodes, was->slots}, {new_nodes, is->slots});
+}
+
 WayOut find_way_out(NextHop next_hop, const std::vector<PortSettings>& ports) {
   if (!next_hop.resolved) return {std::move(next_hop), 0};
   const auto port = std::ranges::find(ports, next_hop.interface, &PortSettings::interface);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "control/configuration.h"
 #include "control/health.h"
 #include "control/next_hops.h"
+#include "tables/movement.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -61,6 +63,11 @@ struct Membership {
   bool fail_open = false;  // fewer than min_healthy are healthy, so that all ready ones enter
 };
 Membership choose_members(const Pool& pool, const PoolSenses& senses);
+
+// What moves in the pool's table when its members become others.
+std::expected<Change, std::string> plan_table_change(const PoolSettings& settings,
+                                                     std::span<const WeightedName> before,
+                                                     std::span<const WeightedName> after);
 
 struct PlannedPool {
   Membership membership;

@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <random>
+#include <tuple>
 
 #include "tests/control/fixtures.h"
 
@@ -274,6 +276,55 @@ TEST_F(ApiTest, ANameInThePathMayBePercentEncoded) {
   ASSERT_EQ(call("POST", "/v1/pools", R"({"name": "a:b"})").status, 201u);
   EXPECT_EQ(get("/v1/pools/a%3Ab")["name"], "a:b");
   EXPECT_EQ(get("/v1/pools/a:b")["name"], "a:b");
+}
+
+TEST_F(ApiTest, ADryRunTellsWhatTheChangeThenMoves) {
+  const auto slots = [&] {
+    std::map<std::string, int> owned;
+    const Json pool = get("/v1/pools/web");
+    for (const Json& backend : pool["backends"]) {
+      if (backend["in_table"]) owned[backend["name"]] = backend["slots"];
+    }
+    return owned;
+  };
+  const auto listed = [](const Json& backends) {
+    std::map<std::string, int> owned;
+    for (const Json& backend : backends) owned[backend["name"]] = backend["slots"];
+    return owned;
+  };
+  const std::string added = R"({"name": "b9", "address": "198.18.2.19", "weight": 3})";
+  const std::tuple<const char*, const char*, std::string> changes[] = {
+      {"POST", "/v1/pools/web/backends", added},
+      {"PATCH", "/v1/pools/web/backends/b1", R"({"weight": 5})"},
+      {"PATCH", "/v1/pools/web/backends/b2", R"({"state": "drain"})"},
+      {"DELETE", "/v1/pools/web/backends/b3", ""}};
+  for (const auto& [method, path, body] : changes) {
+    SCOPED_TRACE(path);
+    const auto before = slots();
+    const Json status = get("/v1/status");
+    const ApiAnswer foreseen = call(method, std::string(path) + "?dry_run=true", body);
+    ASSERT_EQ(foreseen.status, 200u) << foreseen.body;
+    EXPECT_EQ(foreseen.body["pool"], "web");
+    EXPECT_EQ(foreseen.body["slots"], 251);
+    EXPECT_EQ(listed(foreseen.body["before"]), before);
+    EXPECT_EQ(get("/v1/status"), status);
+    EXPECT_EQ(slots(), before);
+
+    EXPECT_LT(call(method, path, body).status, 300u);
+    if (body == added) answer("web", "b9", HealthVerdict::kUp);
+    controller_->tick();
+    const auto after = slots();
+    EXPECT_EQ(listed(foreseen.body["after"]), after);
+    int gained = 0;
+    for (const auto& [name, count] : after) {
+      gained += std::max(0, count - (before.contains(name) ? before.at(name) : 0));
+    }
+    EXPECT_GE(foreseen.body["moved"], gained);
+    EXPECT_LE(foreseen.body["moved"], gained + 60);
+    EXPECT_NEAR(foreseen.body["ideal_moved"].get<double>(), gained, 3);
+  }
+  expect_refused(call("DELETE", "/v1/vips/dns?dry_run=true"), 400, "bad_request");
+  expect_refused(call("DELETE", "/v1/pools/web/backends/b8?dry_run=true"), 404, "unknown_backend");
 }
 
 TEST_F(ApiTest, AChangeMayWaitForItsAdoption) {
