@@ -38,6 +38,9 @@ uint32_t look_ahead(size_t contenders, size_t size, size_t empty) {
   return positions >= 48 ? 64 : positions >= 24 ? 32 : 16;
 }
 
+// With fewer sharers one contender has most rounds for itself.
+constexpr double kDominated = 1.1;
+
 // Asking a contender whether it has a turn costs so much less than working out whose turn it is.
 constexpr double kChecksPerTurn = 16;
 
@@ -68,28 +71,54 @@ void fill_plainly(std::span<const Contender> contenders, std::span<uint32_t> slo
   }
 }
 
-// The same without an order of turns: asks every contender in every round.
+struct Cursor {
+  uint32_t next;
+  uint32_t skip;
+  uint64_t target;
+  uint64_t weight;
+
+  void claim(std::span<uint32_t> slots, uint32_t index) {
+    next = next_free(slots, next, skip);
+    slots[next] = index;
+  }
+};
+
+// The next round in which another than the heaviest has a turn.
+uint64_t end_of_solo(std::span<const Cursor> cursors, uint32_t heaviest) {
+  uint64_t end = ~uint64_t{0};
+  for (uint32_t i = 0; i < cursors.size(); ++i) {
+    const Cursor& c = cursors[i];
+    if (i != heaviest) end = std::min(end, (c.target + c.weight - 1) / c.weight);
+  }
+  return end;
+}
+
+// The same without an order of turns: asks every contender in every round, but for the rounds that
+// the heaviest has alone where it outweighs all others together many times.
 void fill_by_rounds(std::span<const Contender> contenders, std::span<uint32_t> slots,
-                    uint32_t largest_weight) {
-  struct Cursor {
-    uint32_t next;
-    uint32_t skip;
-    uint64_t target;
-    uint64_t weight;
-  };
+                    bool one_dominates) {
   std::ranges::fill(slots, kNoOwner);
   std::vector<Cursor> cursors;
   cursors.reserve(contenders.size());
   for (const Contender& c : contenders) cursors.push_back({c.offset, c.skip, 0, c.weight});
+  const auto heaviest = static_cast<uint32_t>(
+      std::ranges::max_element(cursors, {}, &Cursor::weight) - cursors.begin());
+  const uint64_t largest = cursors[heaviest].weight;
   size_t filled = 0;
   for (uint64_t round = 1;; ++round) {
     for (uint32_t i = 0; i < cursors.size(); ++i) {
       Cursor& c = cursors[i];
       if (round * c.weight < c.target) [[likely]]
         continue;
-      c.target += largest_weight;
-      c.next = next_free(slots, c.next, c.skip);
-      slots[c.next] = i;
+      c.target += largest;
+      c.claim(slots, i);
+      if (++filled == slots.size()) return;
+    }
+    if (!one_dominates) continue;
+    Cursor& c = cursors[heaviest];
+    for (const uint64_t end = end_of_solo(cursors, heaviest); round + 1 < end; ++round) {
+      c.target += largest;
+      c.claim(slots, heaviest);
       if (++filled == slots.size()) return;
     }
   }
@@ -197,7 +226,7 @@ void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots
   // In the first round all have a turn; each later one has as many turns as sharers.
   const double rounds = 1 + (size - count) / sharers;
   if (!worth_a_kernel && rounds * count < kChecksPerTurn * size) {
-    return fill_by_rounds(contenders, slots, largest);
+    return fill_by_rounds(contenders, slots, sharers < kDominated);
   }
   std::vector<uint32_t> weights;
   weights.reserve(contenders.size());

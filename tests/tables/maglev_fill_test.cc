@@ -84,6 +84,24 @@ TEST(MaglevFill, EveryKernelGivesTheBytesOfTheTextbookLoopOnEverySizeOfStep) {
   }
 }
 
+TEST(MaglevFill, OneThatDominatesLeavesTheOthersTheirTurns) {
+  const uint64_t seed = std::random_device{}();
+  Random random(seed);
+  for (const std::vector<uint32_t>& weights :
+       std::vector<std::vector<uint32_t>>{{1000, 1},
+                                          {3, 1000, 7},
+                                          {1, 1, 5000},
+                                          {1'000'000, 999, 1, 1},
+                                          {20, 1},
+                                          {400, 9, 9, 9}}) {
+    SCOPED_TRACE(fmt::format("seed {}, {} weights from {}", seed, weights.size(), weights[0]));
+    std::vector<Contender> contenders =
+        random_contenders(random, 4093, weights.size(), Weights::kEqual);
+    for (size_t i = 0; i < weights.size(); ++i) contenders[i].weight = weights[i];
+    ASSERT_NO_FATAL_FAILURE(expect_every_kernel_agrees(contenders, 4093));
+  }
+}
+
 TEST(MaglevFill, ContendersThatAllPreferTheSameSlotsShareThemByTurn) {
   for (const uint32_t skip : {1u, 2u, 4092u}) {
     const std::vector<Contender> contenders(500, {17, skip, 3});
