@@ -73,7 +73,7 @@ TEST(Publication, AReaderThatLeftHoldsNothing) {
 
 TEST(Publication, ManyReadersSeeOnlyWholeGenerationsInOrder) {
   constexpr uint32_t kReaders = 6;
-  constexpr uint64_t kGenerations = 1000;
+  constexpr uint64_t kGenerations = 20000;
   Publication<Generation> publication(kReaders);
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> faults{0};
