@@ -249,6 +249,9 @@ NextHop NextHops::State::resolve(address_v4 address,
   if (!link->second.carrier) {
     return unresolved(fmt::format("interface {} is down or has no carrier", hop.interface));
   }
+  if (route->source.is_unspecified()) {
+    return unresolved(fmt::format("interface {} has no IPv4 address to send from", hop.interface));
+  }
   hop.via = route->gateway.value_or(address);
   const NeighbourKey key{route->link, hop.via};
   const auto neighbour = neighbours.find(key);
@@ -260,6 +263,11 @@ NextHop NextHops::State::resolve(address_v4 address,
     }
     return unresolved(
         fmt::format("no answer yet from neighbour {} on {}", hop.via.to_string(), hop.interface));
+  }
+  if ((neighbour->second.mac[0] & 1) != 0) {
+    return unresolved(fmt::format("neighbour {} on {} has the MAC address of a group, {}",
+                                  hop.via.to_string(), hop.interface,
+                                  format_mac(neighbour->second.mac)));
   }
   hop.mac = neighbour->second.mac;
   hop.resolved = true;

@@ -155,7 +155,10 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
     owner_backends.push_back(numbering.index_of(member.name));
   }
   plan.pool_file = build_pool_file(name, plan.table, backends, owner_backends);
-  plan.pool = check_pool_file(plan.pool_file)->checksum;
+  // What the dataplane would refuse is not published.
+  const auto checked = check_pool_file(plan.pool_file);
+  if (!checked) return std::unexpected(fmt::format("pool '{}': {}", name, checked.error()));
+  plan.pool = checked->checksum;
   return plan;
 }
 

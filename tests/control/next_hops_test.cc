@@ -265,10 +265,13 @@ TEST_F(NextHopsTest, WhatCannotBeReachedOverEthernetIsToldWithItsReason) {
   run("ip route add 203.0.113.32/28 dev tun0");
   run("ip route add blackhole 203.0.113.48/28");
   run("ip route add 203.0.113.64/28 via inet6 fe80::1 dev lb0");
+  run("ip neigh add 198.18.0.88 lladdr 01:00:5e:00:00:58 dev lb0 nud permanent");
   const std::map<std::string, std::string> expected{
       {"127.0.0.1", "it is an address of this host"},
       {"198.18.0.1", "it is an address of this host"},
       {"198.18.0.255", "it is a broadcast or multicast address"},
+      {"198.18.0.88",
+       "neighbour 198.18.0.88 on lb0 has the MAC address of a group, 01:00:5e:00:00:58"},
       {"203.0.113.1", "no route (Network is unreachable)"},
       {"203.0.113.33", "interface tun0 is not Ethernet"},
       {"203.0.113.49", "no route (Invalid argument)"},
@@ -284,6 +287,17 @@ TEST_F(NextHopsTest, WhatCannotBeReachedOverEthernetIsToldWithItsReason) {
     EXPECT_EQ(hop.reason, reason) << address;
     EXPECT_EQ(hop.mac, (std::array<uint8_t, 6>{})) << address;
   }
+}
+
+TEST_F(NextHopsTest, WhereThereIsNoAddressToSendFromItIsTold) {
+  for (const char* link : {"lb0", "lb1"}) run(fmt::format("ip addr flush dev {}", link));
+  run("ip route add 203.0.113.0/24 dev lb0");
+  run("ip neigh add 203.0.113.1 lladdr 02:00:00:00:00:01 dev lb0 nud permanent");
+  const address_v4 address = make_address_v4("203.0.113.1");
+  next_hops_->watch({address});
+  EXPECT_EQ(next_hops_->of(address).reason, "interface lb0 has no IPv4 address to send from");
+  run("ip addr add 198.18.0.1/24 dev lb0");
+  EXPECT_TRUE(run_until_mac(address, {2, 0, 0, 0, 0, 1}));
 }
 
 // Events lost to full buffers, summed over the netlink sockets of this network namespace.

@@ -197,6 +197,14 @@ TEST_F(PlanTest, AWayOutOfNoPortIsUnresolvedAndSaysWhy) {
   EXPECT_EQ(pool->backends[0].resolved, 0);
 }
 
+TEST_F(PlanTest, WhatTheDataplaneWouldRefuseIsNoPlan) {
+  hop_.mac = {1, 0, 0x5e, 0, 0, 9};
+  numbering_.update(pool_.backends);
+  const auto planned = plan_pool("web", pool_, numbering_, senses(), kPorts, nullptr);
+  ASSERT_FALSE(planned);
+  EXPECT_EQ(planned.error(), "pool 'web': the next hop's MAC is not unicast");
+}
+
 TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   ByName<PlannedPool> pools;
   pools.emplace("web", plan());
