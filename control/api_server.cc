@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
@@ -139,6 +140,7 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
   }
 
   void answer() {
+    if (is_closed_) return;  // to make room, after the whole request had come in
     auto& list = server_->connections;
     list.splice(list.end(), list, place_);
     http::request<http::string_body> request = parser_->release();
@@ -256,12 +258,11 @@ void ApiServer::Shared::accept() {
 }
 
 void ApiServer::Shared::make_room() {
-  if (connections.size() < limits.max_connections) return;
-  for (const auto& connection : connections) {
-    if (connection->is_waiting()) continue;
-    const std::shared_ptr<Connection> oldest = connection;
-    return oldest->close();
-  }
+  if (connections.empty() || connections.size() < limits.max_connections) return;
+  const auto idle = std::ranges::find_if_not(connections, &Connection::is_waiting);
+  const std::shared_ptr<Connection> oldest =
+      idle == connections.end() ? connections.front() : *idle;
+  oldest->close();
 }
 
 std::expected<std::unique_ptr<ApiServer>, std::string> ApiServer::open(asio::io_context& io,

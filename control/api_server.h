@@ -26,7 +26,9 @@ class ApiServer {
   struct Limits {
     std::chrono::milliseconds io_timeout{30000};  // for a request to arrive, an answer to leave
     size_t max_body_bytes = size_t{1} << 20;
-    size_t max_connections = 256;  // beyond it a new one replaces the one idle longest
+    // Beyond it a new one replaces the one idle longest or, where all wait for an adoption, the one
+    // that has waited longest.
+    size_t max_connections = 256;
   };
 
   // Listens on `path`, replacing the socket file of a process that is gone. Fails with a sentence

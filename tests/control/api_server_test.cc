@@ -319,6 +319,39 @@ TEST_F(ApiServerTest, MoreConnectionsThanTheLimitReplaceTheOneIdleLongest) {
   EXPECT_FALSE(clients[0]->receive().empty());
 }
 
+TEST_F(ApiServerTest, ARequestOfAConnectionThatHadToMakeRoomIsNotCarriedOut) {
+  serve({.io_timeout = 30s, .max_connections = 1});
+  Client early(path_);
+  early.send(request("GET", "/v1/status"));
+  EXPECT_FALSE(early.receive().empty());
+  std::unique_ptr<Client> late;
+  on_server([&] {  // both arrive before the server looks again
+    early.send(request("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 7})"));
+    late = std::make_unique<Client>(path_);
+  });
+  late->send(request("GET", "/v1/status"));
+  EXPECT_FALSE(late->receive().empty());
+  EXPECT_TRUE(early.receive().empty());
+  on_server([&] { EXPECT_EQ(controller_->generation(), 1u); });
+}
+
+TEST_F(ApiServerTest, ClientsThatAllWaitMakeRoomToo) {
+  serve({.io_timeout = 30s, .max_connections = 4});
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<Client>(path_));
+    clients.back()->send(request("PATCH", "/v1/pools/web/backends/b1?wait=adopted",
+                                 fmt::format(R"({{"weight": {}}})", i + 2)));
+    on_server([] {});
+  }
+  expect_serving();
+  EXPECT_TRUE(clients[0]->is_ended(5s));
+  adopt(100);
+  for (size_t i = 1; i < clients.size(); ++i) {
+    EXPECT_NE(clients[i]->receive().find("adopted"), std::string::npos) << i;
+  }
+}
+
 TEST_F(ApiServerTest, AnAnswerThatWaitsComesWithTheAdoptionAndHoldsUpNobody) {
   serve();
   Client waits(path_);
