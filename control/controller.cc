@@ -102,10 +102,10 @@ Controller::Controller(Configuration configuration, State::Opened state,
 
 void Controller::forget(const std::vector<Model::Dropped>& dropped) {
   Overrides forgotten;
-  for (const auto& [change, why] : dropped) {
-    const OverrideKey& key = change.key;
+  for (const Model::Dropped& lost : dropped) {
+    const OverrideKey& key = lost.change.key;
     spdlog::warn("what was set by socket for {}{}{} no longer counts: {}", key.pool,
-                 key.pool.empty() ? "" : "/", key.name, why);
+                 key.pool.empty() ? "" : "/", key.name, lost.why);
     forgotten.push_back({key, Forgotten{}});
   }
   if (const auto saved = state_->save_overrides(forgotten); !saved) spdlog::error(saved.error());
@@ -246,9 +246,11 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
   Model model(next.pools, next.vips);
   const auto dropped = model.restore(model_.overrides());
   for (const Model::Dropped& lost : dropped) {
-    if (!lost.loses_vip()) continue;
-    errors.push_back(fmt::format("VIP '{}', set by socket, does not fit the file: {}",
-                                 lost.change.key.name, lost.why));
+    if (!lost.is_conflict) continue;
+    const OverrideKey& key = lost.change.key;
+    errors.push_back(fmt::format("{} '{}', set by socket, does not fit the file: {}",
+                                 key.kind == OverrideKey::Kind::kVip ? "VIP" : "backend", key.name,
+                                 lost.why));
   }
   for (const auto& [name, pool] : model.pools()) {
     const auto before = model_.pools().find(name);

@@ -21,6 +21,7 @@ OverrideKey vip_key(std::string_view name) {
 }
 
 constexpr const char* kFileSaysTheSame = "the file says the same";
+constexpr const char* kNotInFile = "the file no longer names it";
 
 OverrideValue gone(bool named_by_file) {
   return named_by_file ? OverrideValue(Removed{}) : OverrideValue(Forgotten{});
@@ -31,19 +32,26 @@ void patch(Backend& backend, const BackendPatch& patch) {
   backend.state = patch.state.value_or(backend.state);
 }
 
+// Whether it may leave a slot of the table to another backend.
+bool frees_slot(const OverrideValue& value) {
+  if (const auto* patch = std::get_if<BackendPatch>(&value)) return patch->weight == 0u;
+  if (const auto* backend = std::get_if<Backend>(&value)) return backend->weight == 0;
+  return std::holds_alternative<Removed>(value);
+}
+
 // Restoring goes in this order: VIPs need their pools, a pool can only go when no VIP needs it, and
-// a removed VIP may free the address of another.
+// a removed VIP or backend may free the address or the slot of another.
 int restore_rank(const Override& change) {
   const bool removes = std::holds_alternative<Removed>(change.value);
   switch (change.key.kind) {
     case Kind::kPool:
-      return removes ? 4 : 0;
+      return removes ? 5 : 0;
     case Kind::kBackend:
-      return 1;
+      return frees_slot(change.value) ? 1 : 2;
     case Kind::kVip:
-      return removes ? 2 : 3;
+      return removes ? 3 : 4;
   }
-  return 5;
+  return 6;
 }
 
 }  // namespace
@@ -226,41 +234,50 @@ void Model::apply_to_backend(const Override& change) {
 }
 
 // The rules of what may be laid over the file as it is now.
-std::expected<void, std::string> Model::check_restored(const Override& change) const {
+std::expected<void, Model::Misfit> Model::check_restored(const Override& change) const {
   const auto& [key, value] = change;
-  const auto need = [](bool fits) -> std::expected<void, std::string> {
-    if (fits) return {};
-    return std::unexpected("the file no longer names it");
-  };
+  if (key.kind == Kind::kBackend) return check_restored_backend(change);
   if (key.kind == Kind::kPool) {
     if (!std::holds_alternative<Removed>(value)) return {};
-    if (!file_pools_.contains(key.name)) return need(false);
+    if (!file_pools_.contains(key.name)) return std::unexpected(Misfit{kNotInFile});
     const auto removable = plan_remove_pool(key.name);
-    return removable ? need(true) : std::unexpected(removable.error().message);
+    if (!removable) return std::unexpected(Misfit{removable.error().message});
+    return {};
   }
-  if (key.kind == Kind::kVip) {
-    const auto* vip = std::get_if<Vip>(&value);
-    const auto in_file = file_vips_.find(key.name);
-    if (vip == nullptr) return need(in_file != file_vips_.end());
-    if (in_file != file_vips_.end() && by_socket(in_file->second) == *vip) {
-      return std::unexpected(kFileSaysTheSame);
-    }
-    const auto fits = check_vip(key.name, *vip);
-    return fits ? need(true) : std::unexpected(fits.error().message);
+  const auto* vip = std::get_if<Vip>(&value);
+  const auto in_file = file_vips_.find(key.name);
+  if (vip == nullptr) {
+    if (in_file == file_vips_.end()) return std::unexpected(Misfit{kNotInFile});
+    return {};
   }
-  const auto pool = find_pool(key.pool);
-  if (!pool) return std::unexpected(pool.error().message);
-  const Backend* in_file = file_backend(key.pool, key.name);
-  const auto* backend = std::get_if<Backend>(&value);
-  if (backend == nullptr) return need(in_file != nullptr);
-  if (in_file != nullptr && by_socket(*in_file) == *backend) {
-    return std::unexpected(kFileSaysTheSame);
+  if (in_file != file_vips_.end() && by_socket(in_file->second) == *vip) {
+    return std::unexpected(Misfit{kFileSaysTheSame});
   }
+  const auto fits = check_vip(key.name, *vip);
+  if (!fits) return std::unexpected(Misfit{fits.error().message, true});
   return {};
 }
 
-bool Model::Dropped::loses_vip() const {
-  return std::holds_alternative<Vip>(change.value) && why != kFileSaysTheSame;
+std::expected<void, Model::Misfit> Model::check_restored_backend(const Override& change) const {
+  const auto& [key, value] = change;
+  const auto pool = find_pool(key.pool);
+  if (!pool) return std::unexpected(Misfit{pool.error().message});
+  const Backend* in_file = file_backend(key.pool, key.name);
+  const auto* backend = std::get_if<Backend>(&value);
+  if (backend == nullptr && in_file == nullptr) return std::unexpected(Misfit{kNotInFile});
+  if (backend != nullptr && in_file != nullptr && by_socket(*in_file) == *backend) {
+    return std::unexpected(Misfit{kFileSaysTheSame});
+  }
+  const uint32_t weight_before = in_file != nullptr ? in_file->weight : 0;
+  uint32_t weight = backend != nullptr ? backend->weight : 0;
+  if (const auto* patch = std::get_if<BackendPatch>(&value)) {
+    weight = patch->weight.value_or(weight_before);
+  }
+  if (weight == 0 || weight_before > 0) return {};
+  if (const auto fits = check_pool_fits(**pool, 1); !fits) {
+    return std::unexpected(Misfit{fits.error(), true});
+  }
+  return {};
 }
 
 std::vector<Model::Dropped> Model::restore(Overrides remembered) {
@@ -270,7 +287,7 @@ std::vector<Model::Dropped> Model::restore(Overrides remembered) {
     if (const auto fits = check_restored(change); fits) {
       apply_one(change);
     } else {
-      dropped.push_back({change, fits.error()});
+      dropped.push_back({change, fits.error().why, fits.error().is_conflict});
     }
   }
   for (const auto& [name, file_pool] : file_pools_) {

@@ -86,8 +86,8 @@ class Model {
   struct Dropped {
     Override change;
     std::string why;
-    // It is a VIP of the socket that no longer has a place: traffic would be lost with it.
-    bool loses_vip() const;
+    // The file takes the place of a VIP or a backend of the socket: traffic would be lost with it.
+    bool is_conflict = false;
   };
   std::vector<Dropped> restore(Overrides remembered);
 
@@ -97,7 +97,12 @@ class Model {
   void apply_one(const Override& change);
   void apply_to_pool(const Override& change);
   void apply_to_backend(const Override& change);
-  std::expected<void, std::string> check_restored(const Override& change) const;
+  struct Misfit {
+    std::string why;
+    bool is_conflict = false;
+  };
+  std::expected<void, Misfit> check_restored(const Override& change) const;
+  std::expected<void, Misfit> check_restored_backend(const Override& change) const;
   std::expected<void, Refusal> check_vip(std::string_view name, const Vip& vip) const;
   const Backend* file_backend(std::string_view pool, std::string_view name) const;
 

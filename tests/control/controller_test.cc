@@ -400,5 +400,20 @@ TEST_F(ReloadTest, AFileThatTakesThePoolFromAVipOfTheSocketIsRefused) {
   EXPECT_NE(taken.error()[0].find("VIP 'extra'"), std::string::npos) << taken.error()[0];
 }
 
+TEST_F(ReloadTest, AFileThatLeavesNoSlotToABackendOfTheSocketIsRefused) {
+  start_healthy();
+  for (int i = 0; i < 251 - 3; ++i) {
+    const auto added = controller_->model().plan_add_backend(
+        "web", {fmt::format("s{}", i), {boost::asio::ip::make_address_v4("198.18.2.99")}});
+    ASSERT_TRUE(controller_->commit(added));
+  }
+  const auto taken = reload_with("- {name: b3, address: 198.18.2.13}",
+                                 "- {name: b3, address: 198.18.2.13}\n"
+                                 "      - {name: b4, address: 198.18.2.14}");
+  ASSERT_FALSE(taken);
+  EXPECT_NE(taken.error()[0].find("backend 's99'"), std::string::npos) << taken.error()[0];
+  EXPECT_FALSE(controller_->model().pools().at("web").backends.contains("b4"));
+}
+
 }  // namespace
 }  // namespace maglev

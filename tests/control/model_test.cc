@@ -176,8 +176,36 @@ TEST_F(ModelTest, AVipOfTheSocketWhosePoolLeftTheFileIsTold) {
   configuration_.pools.erase("web");
   const auto [next, dropped] = next_process();
   ASSERT_EQ(dropped.size(), 1u);
-  EXPECT_TRUE(dropped[0].loses_vip());
+  EXPECT_TRUE(dropped[0].is_conflict);
   EXPECT_EQ(dropped[0].why, "no pool is named 'web'");
+}
+
+TEST_F(ModelTest, BackendsOfTheSocketForWhichTheFileLeavesNoSlotAreTold) {
+  Pool& pool = configuration_.pools["tiny"];
+  pool.settings.table_size = 3;
+  pool.backends = {{"a", backend("10.0.0.1")}, {"b", backend("10.0.0.2", 0)}};
+  model_ = Model(configuration_.pools, configuration_.vips);
+  carry_out(model_.plan_add_backend("tiny", {"s", backend("10.0.0.4")}));
+  carry_out(model_.plan_patch_backend("tiny", "b", {2, {}}));
+  expect_next_process_agrees();
+  pool.backends["c"] = backend("10.0.0.3");
+  const auto [next, dropped] = next_process();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_EQ(dropped[0].change.key.name, "s");
+  EXPECT_TRUE(dropped[0].is_conflict);
+  EXPECT_TRUE(check_pool_fits(next.pools().at("tiny")));
+}
+
+TEST_F(ModelTest, ASlotThatTheSocketFreedIsThereForABackendOfAnEarlierName) {
+  Pool& pool = configuration_.pools["tiny"];
+  pool.settings.table_size = 3;
+  for (const char* name : {"x", "y", "z"}) pool.backends[name] = backend("10.0.0.1");
+  model_ = Model(configuration_.pools, configuration_.vips);
+  carry_out(model_.plan_remove_backend("tiny", "y"));
+  carry_out(model_.plan_patch_backend("tiny", "z", {0, {}}));
+  carry_out(model_.plan_add_backend("tiny", {"a", backend("10.0.0.2")}));
+  carry_out(model_.plan_add_backend("tiny", {"b", backend("10.0.0.3")}));
+  expect_next_process_agrees();
 }
 
 TEST_F(ModelTest, APoolRemovedByTheSocketComesBackWhenTheFileNeedsIt) {
