@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 namespace maglev {
@@ -47,11 +48,18 @@ YamlCursor YamlCursor::parse(std::string_view text, std::string file_name,
                              std::vector<std::string>& errors) {
   auto document = std::make_shared<Document>(std::move(file_name), &errors);
   try {
-    YamlCursor cursor(document, YAML::Load(std::string(text)), "");
+    const std::vector<YAML::Node> all = YAML::LoadAll(std::string(text));
+    YamlCursor cursor(document, all.empty() ? YAML::Node() : all.front(), "");
+    if (all.size() > 1) {
+      YamlCursor(document, all[1], "").fail("a second document begins: expected one in all");
+    }
     if (!cursor.node_->IsMap()) {
       cursor.fail(fmt::format("expected a map of settings, found {}", describe(*cursor.node_)));
     }
     return cursor;
+  } catch (const YAML::DeepRecursion& e) {
+    errors.push_back(place_of(document->file_name, e.mark) +
+                     ": lists and maps are nested too deep");
   } catch (const YAML::ParserException& e) {
     errors.push_back(fmt::format("{}: {}", place_of(document->file_name, e.mark), e.msg));
   }

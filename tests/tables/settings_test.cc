@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
 namespace maglev {
 namespace {
 
@@ -103,6 +108,22 @@ TEST(Settings, EveryTruncationEitherReadsOrNamesAPlaceAndNeverThrows) {
     for (const std::string& error : errors) EXPECT_EQ(error.substr(0, 11), "maglev.yaml") << error;
   }
   EXPECT_FALSE(read("").second.empty());
+}
+
+TEST(Settings, AFurtherDocumentIsAMistakeAndNotPassedOver) {
+  const size_t lines = static_cast<size_t>(std::count(kGood, kGood + std::strlen(kGood), '\n'));
+  for (const std::string more : {"---\nvips: []\n", "...\nvips: []\n", "---\n- {\n"}) {
+    const auto [settings, errors] = read(kGood + more);
+    ASSERT_EQ(errors.size(), 1u) << more;
+    EXPECT_EQ(errors[0].find(fmt::format("maglev.yaml:{}:", lines + 2)), 0u) << errors[0];
+  }
+}
+
+TEST(Settings, NestingTooDeepIsToldAsSuch) {
+  const std::string text = "dataplane: " + std::string(100000, '[') + std::string(100000, ']');
+  const auto [settings, errors] = read(text);
+  ASSERT_FALSE(errors.empty());
+  EXPECT_NE(errors[0].find("nested too deep"), std::string::npos) << errors[0];
 }
 
 TEST(Settings, CoreIdsAreUsedOnce) {
