@@ -35,7 +35,7 @@ uint64_t boottime_ns() {
 // Asking for the lock without taking it: taking it, even for a moment, could make a dataplane that
 // is just starting believe that another one runs.
 bool is_lock_held(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
   struct flock whole_file {};
   whole_file.l_type = F_WRLCK;

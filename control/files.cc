@@ -73,8 +73,9 @@ std::expected<void, std::string> replace_file(const std::string& path,
   const std::string aside =
       target.parent_path() / fmt::format("{}{}", kAsidePrefix, target.filename().string());
   {
-    const Descriptor file(
-        ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    // Made anew: nothing laid in its place, a link or a fifo, is written to.
+    ::unlink(aside.c_str());
+    const Descriptor file(::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (file.get() < 0) return failed("write", aside);
     if (!write_all(file.get(), content)) {
       auto error = failed("write", aside);

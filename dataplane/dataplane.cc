@@ -287,9 +287,10 @@ void Dataplane::write_report() {
     if (!counters) continue;
     report.ports[steered.port].steering_dropped = counters->dropped + counters->guarded;
   }
-  if (auto ok = maglev::write_report(settings_.directory, report); !ok) {
-    spdlog::error("{}", ok.error());
-  }
+  const auto written = maglev::write_report(settings_.directory, report);
+  const std::string problem = written ? "" : written.error();
+  if (!problem.empty() && problem != report_problem_) spdlog::error("{}", problem);
+  report_problem_ = problem;
   next_report_ns_ = report.written_ns + kReportInterval_ns;
 }
 

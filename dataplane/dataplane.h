@@ -74,6 +74,7 @@ class Dataplane {
   bool publication_pending_ = false;  // published, not used by all workers yet
   bool told_stuck_ = false;
   uint64_t refusals_told_ = 0;
+  std::string report_problem_;  // told; empty while reports can be written
   uint64_t next_report_ns_ = 0;
   uint64_t next_port_check_ns_ = 0;
 };

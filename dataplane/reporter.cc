@@ -64,18 +64,23 @@ void report_counters(std::span<const WorkerState> workers, const Snapshot* snaps
   }
 }
 
+// Made anew each time, so that nothing laid in its place (a link, a fifo) is written to.
 std::expected<void, std::string> write_report(const std::string& directory, const Report& report) {
   const std::string path = fmt::format("{}/{}", directory, kReportFileName);
   const std::string aside = path + ".new";
+  const auto failed = [](std::string_view what, const std::string& file) {
+    return std::unexpected(fmt::format("cannot {} {}: {}", what, file, std::strerror(errno)));
+  };
   const std::vector<std::byte> image = build_report_file(report);
-  const FileDescriptor file(open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (write(file.get(), image.data(), image.size()) != static_cast<ssize_t>(image.size())) {
-    return std::unexpected(fmt::format("cannot write {}: {}", aside, std::strerror(errno)));
+  unlink(aside.c_str());
+  const FileDescriptor file(open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.get() < 0) return failed("make", aside);
+  for (std::span<const std::byte> left(image); !left.empty();) {
+    const ssize_t written = write(file.get(), left.data(), left.size());
+    if (written < 0) return failed("write", aside);
+    left = left.subspan(static_cast<size_t>(written));
   }
-  if (std::rename(aside.c_str(), path.c_str()) != 0) {
-    return std::unexpected(
-        fmt::format("cannot rename {} to {}: {}", aside, path, std::strerror(errno)));
-  }
+  if (std::rename(aside.c_str(), path.c_str()) != 0) return failed("replace", path);
   return {};
 }
 
