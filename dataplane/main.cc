@@ -1,6 +1,5 @@
 // maglev-dataplane FILE: forwards what is addressed to a VIP, by the tables that control publishes.
-#include <signal.h>
-
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -70,6 +69,7 @@ int run(int argc, char** argv) {
   app.add_flag("--detach", detach, "remove the steering programs from the AF_XDP ports, and exit");
   CLI11_PARSE(app, argc, argv);
 
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go: forwarding does not
   spdlog::set_default_logger(spdlog::stderr_logger_mt("dataplane"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
   const auto settings = read_settings(path);
