@@ -24,6 +24,16 @@ constexpr std::array<std::string_view, 2> kDecapMaps = {"outer_sources", "counte
 
 using Result = std::expected<void, std::string>;
 
+// Whoever read it may have gone, which is no reason to stop.
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+}
+
+std::string check_address(const std::string& text) {
+  in_addr address{};
+  return inet_pton(AF_INET, text.c_str(), &address) == 1 ? "" : text + " is not an IPv4 address";
+}
+
 bool is_decap(const Program& program) {
   return program.is(kDecapName, kDecapMaps);
 }
@@ -47,7 +57,7 @@ Result print_stats(const std::string& interface) {
     return std::unexpected(fmt::format("{}: maglev-decap is not attached here", interface));
   auto line = counters_line(interface, xdp->program.maps.find("counters")->second.get());
   if (!line) return std::unexpected(line.error());
-  fmt::print("{}", *line);
+  print(*line);
   return {};
 }
 
@@ -91,12 +101,21 @@ Result attach(const std::string& interface, uint32_t index, int program_fd) {
   return {};
 }
 
+// Whatever somebody else put in our place meanwhile is not ours to remove.
+Result detach(const std::string& interface, uint32_t index) {
+  auto current = attached_xdp(interface, index);
+  if (!current) return std::unexpected(current.error());
+  if (!is_decap(current->program)) return {};
+  return detach_xdp(interface, index, *current);
+}
+
 Result run(const std::string& interface, const std::vector<std::string>& outer_sources) {
   sigset_t stop;
   sigemptyset(&stop);
   sigaddset(&stop, SIGTERM);
   sigaddset(&stop, SIGINT);
   sigprocmask(SIG_BLOCK, &stop, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
 
   auto index = find_interface(interface);
   if (!index) return std::unexpected(index.error());
@@ -107,18 +126,16 @@ Result run(const std::string& interface, const std::vector<std::string>& outer_s
   if (auto attached = attach(interface, *index, bpf_program__fd((*skeleton)->progs.maglev_decap));
       !attached)
     return attached;
-  fmt::print("ready: {} unwraps IPv4-in-IPv4 from {}\n", interface, fmt::join(outer_sources, ", "));
+  print(fmt::format("ready: {} unwraps IPv4-in-IPv4 from {}\n", interface,
+                    fmt::join(outer_sources, ", ")));
 
   int signal = 0;
   sigwait(&stop, &signal);
   auto line = counters_line(interface, bpf_map__fd((*skeleton)->maps.counters));
+  const Result detached = detach(interface, *index);
   if (!line) return std::unexpected(line.error());
-  fmt::print("{}", *line);
-  // Whatever somebody else put in our place meanwhile is not ours to remove.
-  auto current = attached_xdp(interface, *index);
-  if (!current) return std::unexpected(current.error());
-  if (!is_decap(current->program)) return {};
-  return detach_xdp(interface, *index, *current);
+  print(*line);
+  return detached;
 }
 
 }  // namespace
@@ -133,7 +150,7 @@ int main(int argument_count, char** arguments) {
   app.add_option("--interface", interface, "network interface the packets arrive on")->required();
   auto* from = app.add_option("--from", outer_sources,
                               "IPv4 address of a load balancer (outer source); repeat for each")
-                   ->check(CLI::ValidIPV4);
+                   ->check(maglev::check_address);
   app.add_flag("--stats", stats, "print the counters of the running program and exit")
       ->excludes(from);
   CLI11_PARSE(app, argument_count, arguments);

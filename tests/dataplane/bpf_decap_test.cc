@@ -249,10 +249,13 @@ class DecapProcess {
   }
   ~DecapProcess() {
     if (pid_ > 0) end(SIGKILL);
-    fclose(output_);
+    if (output_ != nullptr) fclose(output_);
   }
   DecapProcess(const DecapProcess&) = delete;
   DecapProcess& operator=(const DecapProcess&) = delete;
+
+  // From here on nobody reads what it prints.
+  void stop_reading() { fclose(std::exchange(output_, nullptr)); }
 
   std::string line() {
     char text[512] = "";
@@ -308,6 +311,22 @@ TEST_F(Decap, UnwrapsWhileItRunsAndDetachesAtTheEnd) {
     EXPECT_EQ(xdp_name("lb0"), "");
   }
   EXPECT_FALSE(wrapped_datagram_arrives(*network_));
+}
+
+TEST_F(Decap, DetachesAtTheEndThoughNobodyReadsItsCounters) {
+  DecapProcess decap("198.18.1.2");
+  ASSERT_EQ(decap.line(), kReady);
+  decap.stop_reading();
+  EXPECT_EQ(decap.end(SIGTERM), 0);
+  EXPECT_EQ(xdp_name("lb0"), "");
+}
+
+TEST_F(Decap, RefusesWhatIsNoAddress) {
+  for (const char* from : {"198.18.1.0x2", "198.18.01.2", "198.18.1", "2001:db8::1", ""}) {
+    DecapProcess decap(from);
+    EXPECT_NE(decap.line().find("is not an IPv4 address"), std::string::npos) << from;
+    EXPECT_GT(decap.end(0), 0);
+  }
 }
 
 TEST_F(Decap, RefusesOtherSources) {
