@@ -136,6 +136,9 @@ bool Publisher::has_file(std::string_view folder, const Checksum& name) {
 std::expected<void, std::string> Publisher::write_file(std::string_view folder,
                                                        const Checksum& name,
                                                        std::span<const std::byte> file) {
+  // It may have been removed since open().
+  const auto made = make_directory(fmt::format("{}/{}", directory_, folder));
+  if (!made) return made;
   return replace_file(path_of(folder, name), file);
 }
 

@@ -66,6 +66,15 @@ TEST_F(PublisherTest, WhatIsPublishedIsFoundByTheNextProcess) {
   EXPECT_TRUE(publisher_->has_table(table));
 }
 
+TEST_F(PublisherTest, ADirectoryThatWasRemovedIsMadeAgain) {
+  open();
+  publish(1, 1);
+  fs::remove_all(directory_.path("/run"));
+  const Checksum table = publish(2, 1);
+  EXPECT_TRUE(publisher_->has_root());
+  EXPECT_TRUE(publisher_->has_table(table));
+}
+
 TEST_F(PublisherTest, FilesAreForTheirOwnerAlone) {
   open();
   const Checksum table = publish(1, 1);
