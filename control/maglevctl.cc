@@ -5,8 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <thread>
 
@@ -249,7 +252,9 @@ class CommandLine {
       app_.exit(error);
       return kWrongUsage;
     }
-    return action_();
+    const int outcome = action_();
+    if (std::fflush(stdout) == 0) return outcome;
+    return fail(fmt::format("cannot write the answer: {}", std::strerror(errno)));
   }
 
  private:
@@ -300,6 +305,8 @@ class CommandLine {
   void add_backend_commands();
   void add_stats();
 
+  // What is no UTF-8 is the daemon's to refuse.
+  std::string body() const { return body_.dump(-1, ' ', false, Json::error_handler_t::replace); }
   std::string pool_path() const { return "/v1/pools/" + segment(pool_); }
   std::string backend_path() const { return pool_path() + "/backends/" + segment(backend_); }
   std::string vip_path() const { return "/v1/vips/" + segment(vip_); }
@@ -329,10 +336,10 @@ void CommandLine::add_pool_commands() {
   CLI::App* const add = changing(pool, "add", "add a pool", [this] {
     if (body_.contains("health")) body_["health"]["type"] = "tcp";
     body_["name"] = pool_;
-    return HttpRequest{"POST", "/v1/pools", body_.dump()};
+    return HttpRequest{"POST", "/v1/pools", body()};
   });
   named(add, "POOL", pool_);
-  field<uint64_t>(add, "--table-size", "/table_size", "slots, a prime");
+  field<int64_t>(add, "--table-size", "/table_size", "slots, a prime");
   field<int64_t>(add, "--min-healthy", "/min_healthy", "with fewer, all ready backends are used");
   CLI::Option* const port =
       field<int64_t>(add, "--health-port", "/health/port", "check by TCP connects to this port");
@@ -359,11 +366,11 @@ void CommandLine::add_vip_commands() {
 
   CLI::App* const add = changing(vip, "add", "add a VIP", [this] {
     body_["name"] = vip_;
-    const std::string& port = body_["port"].get_ref<const std::string&>();
-    if (std::ranges::all_of(port, [](char c) { return c >= '0' && c <= '9'; })) {
-      body_["port"] = Json::parse(port, nullptr, false);
-    }
-    return HttpRequest{"POST", "/v1/vips", body_.dump()};
+    const std::string port = body_["port"];
+    uint16_t number = 0;
+    const auto [stop, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+    if (error == std::errc() && stop == port.data() + port.size()) body_["port"] = number;
+    return HttpRequest{"POST", "/v1/vips", body()};
   });
   named(add, "VIP", vip_);
   field<std::string>(add, "--address", "/address", "the address")->required();
@@ -398,14 +405,14 @@ void CommandLine::add_backend_commands() {
   };
   CLI::App* const add = one(changing(backend, "add", "add a backend", [this] {
     body_["name"] = backend_;
-    return HttpRequest{"POST", pool_path() + "/backends", body_.dump()};
+    return HttpRequest{"POST", pool_path() + "/backends", body()};
   }));
   field<std::string>(add, "--address", "/address", "the backend's address")->required();
   field<int64_t>(add, "--weight", "/weight", "share of the flows, relative to the others");
   field<std::string>(add, "--state", "/state", "ready, drain or maintenance");
 
   CLI::App* const set = one(changing(backend, "set", "change weight, state or both", [this] {
-    return HttpRequest{"PATCH", backend_path(), body_.dump()};
+    return HttpRequest{"PATCH", backend_path(), body()};
   }));
   CLI::App* const changes = set->add_option_group("change");
   changes->require_option(1, 2);

@@ -290,6 +290,23 @@ TEST_F(MaglevctlTest, WhatTheDaemonRefusesChangesNothingAndExitsWithOne) {
   EXPECT_EQ(generation(), before);
 }
 
+TEST_F(MaglevctlTest, WhatCannotBeSentAsItIsIsRefusedInTheWordsOfTheDaemon) {
+  const std::string add = "vip add x --address 198.51.100.99 --protocol tcp --pool web --port ";
+  EXPECT_NE(run(add + "''").err.find("whole number from 0 to 65535, found ''"), std::string::npos);
+  EXPECT_NE(run(add + "99999999999999999999").err.find("found '99999999999999999999'"),
+            std::string::npos);
+  EXPECT_NE(run("pool add x --table-size -1").err.find("found '-1'"), std::string::npos);
+  EXPECT_NE(run("backend add web x --address $(printf '\\377')").err.find("such as 198.51.100.10"),
+            std::string::npos);
+}
+
+TEST_F(MaglevctlTest, AnAnswerThatCannotBeWrittenIsAFailure) {
+  const int status = std::system(
+      fmt::format("{} --socket '{}' status 2>/dev/null >/dev/full", MAGLEVCTL_PATH, socket_)
+          .c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
 TEST_F(MaglevctlTest, WrongUsageExitsWithTwo) {
   const uint64_t before = generation();
   for (const std::string arguments :
