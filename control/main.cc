@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
+#include <boost/algorithm/string/join.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -140,7 +141,8 @@ class Daemon {
 int run(const std::string& file, bool only_check) {
   auto configuration = load_configuration(file);
   if (!configuration) {
-    for (const std::string& error : configuration.error()) fmt::print(stderr, "{}\n", error);
+    const std::string errors = boost::algorithm::join(configuration.error(), "\n") + "\n";
+    std::fputs(errors.c_str(), stderr);  // which does not throw when nobody reads it
     return kBadConfiguration;
   }
   if (only_check) {

@@ -163,6 +163,6 @@ int main(int argument_count, char** arguments) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   auto result = stats ? maglev::print_stats(interface) : maglev::run(interface, outer_sources);
   if (result) return 0;
-  fmt::print(stderr, "maglev-decap: {}\n", result.error());
+  std::fputs(fmt::format("maglev-decap: {}\n", result.error()).c_str(), stderr);
   return 1;
 }
