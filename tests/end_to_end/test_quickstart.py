@@ -138,6 +138,15 @@ def test_what_a_killed_one_left_the_next_one_removes(nothing_left, quickstart):
     assert following.finish() == 0, following.text()
 
 
+@pytest.mark.parametrize("arguments", [["--seconds"], ["--seconds", "0"], ["--seconds", "x"],
+                                       ["--seconds", "-1"], ["5"], ["--help"]])
+def test_wrong_arguments_are_told_before_anything_is_built(arguments):
+    done = subprocess.run([laboratory.ROOT / "quickstart", *arguments], capture_output=True,
+                          text=True, timeout=20)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ") and not done.stdout
+
+
 def test_without_root_it_says_what_to_do(whole_machine):
     done = subprocess.run(["unshare", "--user", laboratory.ROOT / "quickstart"],
                           capture_output=True, text=True, timeout=20)
