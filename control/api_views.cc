@@ -80,7 +80,7 @@ Json view_status(const Controller& controller, const DataplaneStatus& dataplane)
     last_refusal = dataplane.report->last_refusal;
     for (size_t i = 0; i < dataplane.report->workers.size(); ++i) {
       Json worker = view_worker(*dataplane.report, dataplane.report->workers[i]);
-      worker["progress"] = dataplane.running && dataplane.progress[i];
+      worker["progress"] = dataplane.makes_progress(i);
       workers.push_back(std::move(worker));
     }
   }

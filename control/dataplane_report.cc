@@ -23,6 +23,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr size_t kMaxReportBytes = size_t{256} << 20;
+// A dataplane reports ten times a second; a busy machine may hold one up for a moment.
+constexpr uint64_t kStaleAfterMs = 2000;
 // Tells a dataplane that died, which replaces no file, and makes up for news that inotify lost.
 constexpr std::chrono::milliseconds kPollEvery{500};
 
@@ -67,6 +69,10 @@ uint64_t DataplaneStatus::report_age_ms() const {
   const uint64_t now = boottime_ns();
   if (!report || report->written_ns > now) return 0;
   return (now - report->written_ns) / 1000000;
+}
+
+bool DataplaneStatus::makes_progress(size_t worker) const {
+  return running && report_age_ms() < kStaleAfterMs && progress[worker];
 }
 
 DataplaneStatus read_dataplane_status(const std::string& directory, const DataplaneStatus& before) {
