@@ -75,6 +75,16 @@ TEST_F(PublisherTest, ADirectoryThatWasRemovedIsMadeAgain) {
   EXPECT_TRUE(publisher_->has_table(table));
 }
 
+TEST_F(PublisherTest, NothingThatLiesInTheWayIsWrittenTo) {
+  open();
+  const std::string victim = directory_.path("/victim");
+  std::ofstream(victim) << "precious";
+  fs::create_symlink(victim, directory_.path("/run/.aside-root"));
+  publish(1, 1);
+  EXPECT_TRUE(publisher_->has_root());
+  EXPECT_EQ(fs::file_size(victim), 8u);
+}
+
 TEST_F(PublisherTest, FilesAreForTheirOwnerAlone) {
   open();
   const Checksum table = publish(1, 1);

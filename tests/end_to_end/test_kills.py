@@ -1,9 +1,11 @@
 """kill -9 of either daemon: what goes on, what comes back, what is remembered."""
 
 import contextlib
+import os
 import random
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -11,6 +13,7 @@ import expected
 import netns
 from control_api import ApiError
 from http_client import fetch
+from lab import to_yaml
 from network import CLIENT_ADDRESSES, VIPS
 from numbered import NumberedPackets
 
@@ -161,3 +164,22 @@ def test_a_killed_dataplane_lets_no_reset_out_and_serves_again_after_its_start(l
     netns.run("tc", "-n", lab.network.namespace("lb"), "qdisc", "del", "dev", "eth0", "clsact")
     knock(lab, 29000)
     assert watch.count() > 0
+
+
+def test_the_dataplane_goes_on_when_the_reader_of_its_log_is_gone(make_lab):
+    lab = make_lab(memory_mib=0)
+    lab.settings["dataplane"] |= {
+        "hugepages": False, "memory_mib": 128,
+        "ports": [{"name": "ring", "device": "net_ring0", "interface": "eth0"}]}
+    lab.configuration.write_text(to_yaml(lab.settings))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ("ip", "netns", "exec", lab.network.namespace("lb"),
+               lab.program("maglev-dataplane"), lab.configuration)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=writer) as dataplane:
+        os.close(writer)
+        lab.start_control()
+        lab.wait_until(lambda: (status := lab.status()) and status["adopted_generation"] > 0,
+                       "it works", 20)
+        dataplane.terminate()
+        assert dataplane.wait(10) == 0
