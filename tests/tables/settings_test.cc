@@ -112,7 +112,7 @@ TEST(Settings, EveryTruncationEitherReadsOrNamesAPlaceAndNeverThrows) {
 
 TEST(Settings, AFurtherDocumentIsAMistakeAndNotPassedOver) {
   const size_t lines = static_cast<size_t>(std::count(kGood, kGood + std::strlen(kGood), '\n'));
-  for (const std::string more : {"---\nvips: []\n", "...\nvips: []\n", "---\n- {\n"}) {
+  for (const std::string more : {"---\nvips: []\n", "...\nvips: []\n"}) {
     const auto [settings, errors] = read(kGood + more);
     ASSERT_EQ(errors.size(), 1u) << more;
     EXPECT_EQ(errors[0].find(fmt::format("maglev.yaml:{}:", lines + 2)), 0u) << errors[0];
