@@ -146,6 +146,16 @@ class ApiServerTest : public ControllerTest {
     });
   }
 
+  // Waits until the server has published it.
+  void expect_generation(uint64_t wanted) {
+    uint64_t generation = 0;
+    const auto deadline = std::chrono::steady_clock::now() + 5s;
+    while (generation < wanted && std::chrono::steady_clock::now() < deadline) {
+      on_server([&] { generation = controller_->generation(); });
+    }
+    EXPECT_EQ(generation, wanted);
+  }
+
   void expect_serving() {
     Client client(path_);
     client.send(request("GET", "/v1/status"));
@@ -342,7 +352,7 @@ TEST_F(ApiServerTest, ClientsThatAllWaitMakeRoomToo) {
     clients.push_back(std::make_unique<Client>(path_));
     clients.back()->send(request("PATCH", "/v1/pools/web/backends/b1?wait=adopted",
                                  fmt::format(R"({{"weight": {}}})", i + 2)));
-    on_server([] {});
+    expect_generation(static_cast<uint64_t>(i) + 2);
   }
   expect_serving();
   EXPECT_TRUE(clients[0]->is_ended(5s));
