@@ -167,6 +167,19 @@ void read_pools(const YamlCursor& cursor, Configuration& configuration) {
   }
 }
 
+void check_counts(const YamlCursor& document, const Configuration& configuration) {
+  size_t backends = 0;
+  for (const auto& [name, pool] : configuration.pools) backends += pool.backends.size();
+  if (backends > kMaxCountedBackends) {
+    document.required("pools").fail(fmt::format("{} backends in all pools together: at most {}",
+                                                backends, kMaxCountedBackends));
+  }
+  if (configuration.vips.size() > kMaxCountedVips) {
+    document.required("vips").fail(
+        fmt::format("{} VIPs: at most {}", configuration.vips.size(), kMaxCountedVips));
+  }
+}
+
 void read_vips(const YamlCursor& cursor, Configuration& configuration) {
   std::map<std::tuple<ip::address_v4, VipProtocol, uint16_t>, std::string> taken;
   for (const YamlCursor& element : cursor.elements()) {
@@ -293,7 +306,7 @@ std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_mo
 std::expected<Configuration, std::vector<std::string>> read_configuration(
     std::string_view text, const std::string& file_name) {
   std::vector<std::string> errors;
-  const YamlCursor document = YamlCursor::parse(text, file_name, errors);
+  const YamlCursor document = YamlCursor::parse_file(text, file_name, errors);
   document.only_keys({"directory", "state", "hash_seed", "control", "dataplane", "pools", "vips"});
   Configuration configuration;
   const DataplaneSettings dataplane = read_dataplane_settings(document);
@@ -311,6 +324,7 @@ std::expected<Configuration, std::vector<std::string>> read_configuration(
   }
   read_pools(document.optional("pools"), configuration);
   read_vips(document.optional("vips"), configuration);
+  check_counts(document, configuration);
   if (!errors.empty()) return std::unexpected(std::move(errors));
   return configuration;
 }

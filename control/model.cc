@@ -86,6 +86,9 @@ std::expected<Overrides, Refusal> Model::plan_add_pool(const Named<Pool>& pool) 
   if (pools_.contains(name)) {
     return refuse("exists", fmt::format("a pool named '{}' exists already", name));
   }
+  if (const auto fits = check_backend_fits(wanted, 0, wanted.backends.size()); !fits) {
+    return refuse("bad_request", fits.error());
+  }
   Overrides changes = {{pool_key(name), by_socket(wanted.settings)}};
   for (const auto& [backend_name, backend] : wanted.backends) {
     changes.push_back({backend_key(name, backend_name), by_socket(backend)});
@@ -114,7 +117,7 @@ std::expected<Overrides, Refusal> Model::plan_add_backend(std::string_view pool_
                                         "its weight or state",
                                         pool_name, name));
   }
-  if (const auto fits = check_pool_fits(**pool, wanted.weight > 0 ? 1 : 0); !fits) {
+  if (const auto fits = check_backend_fits(**pool, wanted.weight > 0 ? 1 : 0, 1); !fits) {
     return refuse("bad_request", fits.error());
   }
   return Overrides{{backend_key(pool_name, name), by_socket(wanted)}};
@@ -159,7 +162,24 @@ std::expected<Overrides, Refusal> Model::plan_remove_backend(std::string_view po
   return Overrides{{backend_key(pool_name, name), gone(file_backend(pool_name, name) != nullptr)}};
 }
 
+// Room in the table for its owners, and in the dataplane's counters.
+std::expected<void, std::string> Model::check_backend_fits(const Pool& pool, int owners_more,
+                                                           size_t backends_more) const {
+  size_t all = backends_more;
+  for (const auto& [name, other] : pools_) all += other.backends.size();
+  if (backends_more > 0 && all > kMaxCountedBackends) {
+    return std::unexpected(fmt::format(
+        "all pools together have at most {} backends: remove some first", kMaxCountedBackends));
+  }
+  return check_pool_fits(pool, owners_more);
+}
+
 std::expected<void, Refusal> Model::check_vip(std::string_view name, const Vip& vip) const {
+  if (vips_.size() >= kMaxCountedVips && !vips_.contains(name)) {
+    return refuse("bad_request", fmt::format("there are {} VIPs, as many as a dataplane serves: "
+                                             "remove one first",
+                                             vips_.size()));
+  }
   if (const auto pool = find_pool(vip.pool); !pool) return std::unexpected(pool.error());
   for (const auto& [other_name, other] : vips_) {
     if (other_name != name && other.address == vip.address && other.protocol == vip.protocol &&
@@ -273,8 +293,9 @@ std::expected<void, Model::Misfit> Model::check_restored_backend(const Override&
   if (const auto* patch = std::get_if<BackendPatch>(&value)) {
     weight = patch->weight.value_or(weight_before);
   }
-  if (weight == 0 || weight_before > 0) return {};
-  if (const auto fits = check_pool_fits(**pool, 1); !fits) {
+  const int owners_more = weight > 0 && weight_before == 0 ? 1 : 0;
+  const size_t backends_more = backend != nullptr && in_file == nullptr ? 1 : 0;
+  if (const auto fits = check_backend_fits(**pool, owners_more, backends_more); !fits) {
     return std::unexpected(Misfit{fits.error(), true});
   }
   return {};

@@ -103,6 +103,8 @@ class Model {
   };
   std::expected<void, Misfit> check_restored(const Override& change) const;
   std::expected<void, Misfit> check_restored_backend(const Override& change) const;
+  std::expected<void, std::string> check_backend_fits(const Pool& pool, int owners_more,
+                                                      size_t backends_more) const;
   std::expected<void, Refusal> check_vip(std::string_view name, const Vip& vip) const;
   const Backend* file_backend(std::string_view pool, std::string_view name) const;
 

@@ -20,10 +20,6 @@
 namespace maglev {
 namespace {
 
-// Limits of one dataplane: they size the counter arrays of each worker (32 bytes an entry).
-constexpr uint32_t kMaxVipCounters = 16384;
-constexpr uint32_t kMaxBackendCounters = 131072;
-
 constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kReportInterval_ns = 100 * kMillisecond;
 constexpr uint64_t kPortCheckInterval_ns = 1000 * kMillisecond;
@@ -47,6 +43,15 @@ std::vector<VipPrefix> prefixes_of(const Snapshot* snapshot) {
   return prefixes;
 }
 
+// SIGHUP asks a daemon to read its configuration again; this one reads it at its start alone.
+bool is_told_to_stop(const FileDescriptor& signals) {
+  signalfd_siginfo signal{};
+  if (read(signals.get(), &signal, sizeof signal) != sizeof signal) return false;
+  if (signal.ssi_signo != SIGHUP) return true;
+  spdlog::info("SIGHUP changes nothing: a changed configuration takes effect at the next start");
+  return false;
+}
+
 constexpr uint32_t kPacketBufferBytes = RTE_MBUF_DEFAULT_BUF_SIZE + 256;  // with its headers
 
 uint32_t packet_buffer_count(const DataplaneSettings& settings) {
@@ -65,9 +70,9 @@ rte_mempool* make_packet_buffers(const DataplaneSettings& settings) {
 Dataplane::Dataplane(const DataplaneSettings& settings)
     : settings_(settings),
       memory_(static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore))),
-      vip_counters_(kMaxVipCounters,
+      vip_counters_(kMaxCountedVips,
                     [this](uint32_t i) { clear_counters(&WorkerCounters::vips, i); }),
-      backend_counters_(kMaxBackendCounters,
+      backend_counters_(kMaxCountedBackends,
                         [this](uint32_t i) { clear_counters(&WorkerCounters::backends, i); }),
       snapshots_(settings.total_queues()),
       adopter_(settings.directory, {}, vip_counters_, backend_counters_, &memory_),
@@ -77,6 +82,13 @@ Dataplane::~Dataplane() {
   stop_ = true;
   rte_eal_mp_wait_lcore();
   for (Port& port : ports_) port.stop();
+}
+
+sigset_t main_loop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
 }
 
 std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
@@ -142,10 +154,10 @@ void Dataplane::make_workers() {
     for (uint32_t q = 0; q < ports_[p].receive_queues(); ++q, ++core) {
       WorkerCounters& counters = counters_.emplace_back();
       std::pmr::polymorphic_allocator<FlowCounters> allocator(&memory_);
-      counters.vips = allocator.allocate(kMaxVipCounters);
-      counters.backends = allocator.allocate(kMaxBackendCounters);
-      std::uninitialized_value_construct_n(counters.vips, kMaxVipCounters);
-      std::uninitialized_value_construct_n(counters.backends, kMaxBackendCounters);
+      counters.vips = allocator.allocate(kMaxCountedVips);
+      counters.backends = allocator.allocate(kMaxCountedBackends);
+      std::uninitialized_value_construct_n(counters.vips, kMaxCountedVips);
+      std::uninitialized_value_construct_n(counters.backends, kMaxCountedBackends);
 
       std::vector<TransmitQueue> ways_out;
       for (Port& port : ports_) ways_out.push_back(port.transmit_queue(core));
@@ -177,11 +189,8 @@ std::expected<void, std::string> Dataplane::run() {
                                          worker.place().lcore, std::strerror(-error)));
     }
   }
-  sigset_t stop_signals;
-  sigemptyset(&stop_signals);
-  sigaddset(&stop_signals, SIGTERM);
-  sigaddset(&stop_signals, SIGINT);
-  const FileDescriptor signals(signalfd(-1, &stop_signals, SFD_CLOEXEC));
+  const sigset_t mask = main_loop_signals();
+  const FileDescriptor signals(signalfd(-1, &mask, SFD_CLOEXEC));
   const FileDescriptor changes(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (signals.get() < 0 || changes.get() < 0 ||
       inotify_add_watch(changes.get(), settings_.directory.c_str(), IN_MOVED_TO) < 0) {
@@ -193,7 +202,7 @@ std::expected<void, std::string> Dataplane::run() {
   while (true) {
     const bool waiting = publication_pending_ || snapshots_.retired_count() > 0;
     poll(events, std::size(events), waiting ? kWaitingForWorkers_ms : kIdle_ms);
-    if ((events[0].revents & POLLIN) != 0) break;
+    if ((events[0].revents & POLLIN) != 0 && is_told_to_stop(signals)) break;
     alignas(inotify_event) char names[4096];
     while (read(changes.get(), names, sizeof names) > 0) {
     }

@@ -2,6 +2,8 @@
 // adopts what control publishes, frees what workers have left, and reports. Main thread only.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 #include <deque>
 #include <expected>
@@ -21,6 +23,9 @@
 
 namespace maglev {
 
+// Those that Dataplane::run() reads: SIGTERM, SIGINT, SIGHUP.
+sigset_t main_loop_signals();
+
 class Dataplane {
  public:
   // Adopts what is published, opens the ports and puts the steering programs of AF_XDP ports in
@@ -29,8 +34,8 @@ class Dataplane {
       const DataplaneSettings& settings, const std::string& steering_program);
   ~Dataplane();
 
-  // Runs workers on their cores and the main loop here, until SIGTERM or SIGINT, which the caller
-  // has blocked. Steering programs stay in place.
+  // Runs workers on their cores and the main loop here, until SIGTERM or SIGINT. The caller has
+  // blocked main_loop_signals() before any thread was made. Steering programs stay in place.
   std::expected<void, std::string> run();
 
  private:

@@ -22,7 +22,7 @@ std::expected<DataplaneSettings, std::string> read_settings(const std::string& p
     return std::unexpected(fmt::format("cannot read the configuration file {}", path));
   }
   std::vector<std::string> errors;
-  const YamlCursor document = YamlCursor::parse(text.str(), path, errors);
+  const YamlCursor document = YamlCursor::parse_file(text.str(), path, errors);
   DataplaneSettings settings = read_dataplane_settings(document);
   if (!errors.empty()) return std::unexpected(fmt::format("{}", fmt::join(errors, "\n")));
   return settings;
@@ -37,18 +37,15 @@ std::expected<void, std::string> detach_steering(const DataplaneSettings& settin
 }
 
 // Threads made from here on inherit the mask: the signals are read by the main loop alone.
-void block_stop_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+void block_signals() {
+  const sigset_t signals = main_loop_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 std::expected<void, std::string> forward(const DataplaneSettings& settings) {
   const std::string steering_program =
       settings.steering_program.empty() ? MAGLEV_STEERING_PROGRAM : settings.steering_program;
-  block_stop_signals();
+  block_signals();
   if (auto ok = lock_directory(settings.directory); !ok) return ok;
   if (auto ok = start_eal(settings, steering_program); !ok) return ok;
   auto dataplane = Dataplane::create(settings, steering_program);

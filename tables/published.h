@@ -33,6 +33,10 @@ namespace maglev {
 inline constexpr uint32_t kMaxOwners16 = 65534;
 inline constexpr uint32_t kMaxBackends = 1u << 20;
 
+// What a dataplane has counters for, in all: control accepts no more, so no root is refused for it.
+inline constexpr uint32_t kMaxCountedVips = 16384;
+inline constexpr uint32_t kMaxCountedBackends = 131072;
+
 struct TableView {
   Checksum checksum;
   std::vector<std::string_view> owners;  // sorted, distinct

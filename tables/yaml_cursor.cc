@@ -66,6 +66,22 @@ YamlCursor YamlCursor::parse(std::string_view text, std::string file_name,
   return YamlCursor(document, YAML::Node(YAML::NodeType::Undefined), "");
 }
 
+YamlCursor YamlCursor::parse_file(std::string_view text, std::string file_name,
+                                  std::vector<std::string>& errors) {
+  const auto end = [&] {
+    const size_t column = text.size() - (text.rfind('\n') + 1) + 1;
+    return fmt::format("{}:{}:{}", file_name, 1 + std::ranges::count(text, '\n'), column);
+  };
+  if (!text.empty() && text.back() != '\n') {
+    errors.push_back(end() + ": the last line has no end: is the file cut short?");
+  } else if (text.starts_with("---\n") && !text.ends_with("\n...\n")) {
+    errors.push_back(end() +
+                     ": expected a last line '...', as the first is '---': is the file cut "
+                     "short?");
+  }
+  return parse(text, std::move(file_name), errors);
+}
+
 bool YamlCursor::exists() const {
   return node_->IsDefined() && !node_->IsNull();
 }

@@ -22,6 +22,11 @@ class YamlCursor {
   // The mistakes go to `errors`, which must outlive the cursor and all made from it.
   static YamlCursor parse(std::string_view text, std::string file_name,
                           std::vector<std::string>& errors);
+  // Of a file: also finds that it was cut short, which may leave valid text that says something
+  // else ("port: 80" cut to "port: 8"). The last line ends with a newline; and where the first is
+  // '---', the last is '...', so that no cut goes unseen.
+  static YamlCursor parse_file(std::string_view text, std::string file_name,
+                               std::vector<std::string>& errors);
 
   ~YamlCursor();
   YamlCursor(const YamlCursor&);

@@ -45,6 +45,19 @@ TEST(Configuration, AGoodFileIsReadWithDefaults) {
   EXPECT_EQ(dns.hash, HashPolicy::kSource);
 }
 
+TEST(Configuration, AFileWithMarkersIsRefusedWhereverItIsCut) {
+  const std::string whole = "---\n" + kGood + "...\n";
+  ASSERT_TRUE(mistakes(whole).empty()) << mistakes(whole).front();
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    const auto found = mistakes(whole.substr(0, bytes));
+    ASSERT_FALSE(found.empty()) << bytes;
+    ASSERT_TRUE(found.front().starts_with("maglev.yaml")) << found.front();
+  }
+  EXPECT_EQ(mistakes(kGood + "# cut").front(),
+            fmt::format("maglev.yaml:{}:6: the last line has no end: is the file cut short?",
+                        1 + std::ranges::count(kGood, '\n')));
+}
+
 TEST(Configuration, AnyPortIsWrittenAsAWordOrAsZero) {
   for (const char* any : {"any", "0"}) {
     const auto configuration = read_configuration(

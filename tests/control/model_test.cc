@@ -248,5 +248,28 @@ TEST_F(ModelTest, ABackendThatDoesNotFitTheTableIsRefused) {
   carry_out(model_.plan_patch_backend("tiny", "d", {1, {}}));
 }
 
+TEST_F(ModelTest, MoreThanADataplaneCountsIsRefused) {
+  ByName<Vip> vips;
+  for (uint32_t i = 0; i < kMaxCountedVips; ++i) {
+    Vip one = vip("198.51.100.1", 80, "web");
+    one.address = boost::asio::ip::address_v4(one.address.to_uint() + i);
+    vips.emplace(fmt::format("vip-{}", i), one);
+  }
+  ByName<Pool> pools = configuration_.pools;
+  Pool& web = pools.at("web");
+  web.settings.table_size = 655373;
+  const size_t others = pools.at("plain").backends.size() + web.backends.size();
+  for (size_t i = 0; i + others < kMaxCountedBackends; ++i) {
+    web.backends.emplace(fmt::format("more-{}", i), backend("198.18.2.20"));
+  }
+  const Model full(pools, vips);
+  const auto a_vip = full.plan_add_vip({"one-more", vip("203.0.113.1", 80, "web")});
+  EXPECT_EQ(code(a_vip), "bad_request");
+  const auto a_backend = full.plan_add_backend("plain", {"one-more", backend("198.18.2.20")});
+  ASSERT_EQ(code(a_backend), "bad_request");
+  EXPECT_NE(a_backend.error().message.find("131072 backends"), std::string::npos);
+  EXPECT_TRUE(full.plan_patch_backend("plain", pools.at("plain").backends.begin()->first, {2, {}}));
+}
+
 }  // namespace
 }  // namespace maglev

@@ -45,6 +45,13 @@ def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
     check_unharmed(lab)
 
 
+def test_sighup_leaves_the_dataplane_forwarding(lab):
+    dataplane = lab.processes["dataplane"]
+    dataplane.popen.send_signal(signal.SIGHUP)
+    lab.wait_until(lambda: "SIGHUP changes nothing" in dataplane.log.read_text(), "an answer")
+    check_unharmed(lab)
+
+
 def test_an_xdp_program_that_is_not_ours_to_remove_is_refused_by_name_and_stays(make_lab):
     lab = make_lab()
     lab.configuration.write_text(to_yaml(lab.settings))
