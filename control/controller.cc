@@ -21,11 +21,14 @@ constexpr milliseconds kLookForDamageEvery{1000};
 // With so many, one slot more or less is a hundredth of a backend's share.
 constexpr uint64_t kSlotsPerBackend = 100;
 
-// A larger one can only come from damage, and would use up the numbers.
-constexpr uint64_t kMaxGeneration = uint64_t{1} << 62;
+// A larger one can only come from damage, and would use up the numbers. What is reported has half
+// the room: what follows a damaged report must be sane in our own stores.
+constexpr uint64_t kMaxReportedGeneration = uint64_t{1} << 62;
+constexpr uint64_t kMaxGeneration = 2 * kMaxReportedGeneration - 1;
 
-uint64_t sane_generation(uint64_t generation, std::string_view where) {
-  if (generation <= kMaxGeneration) return generation;
+uint64_t sane_generation(uint64_t generation, std::string_view where,
+                         uint64_t limit = kMaxGeneration) {
+  if (generation <= limit) return generation;
   spdlog::warn("generation {} in the {} is out of range and is not looked at", generation, where);
   return 0;
 }
@@ -66,7 +69,7 @@ Controller::Controller(Configuration configuration, State::Opened state,
       senses_(std::move(senses)),
       model_(configuration_.pools, configuration_.vips),
       numberings_(std::move(state.remembered.numberings)),
-      reported_generation_(sane_generation(reported_generation, "report")) {
+      reported_generation_(sane_generation(reported_generation, "report", kMaxReportedGeneration)) {
   for (RememberedVerdict& known : state.remembered.verdicts) {
     const std::pair key(known.pool, known.backend);
     verdicts_.insert_or_assign(key, std::move(known));

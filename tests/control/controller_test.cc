@@ -166,6 +166,17 @@ TEST_F(ControllerTest, AnAbsurdGenerationInTheReportIsNotFollowed) {
   EXPECT_EQ(controller_->generation(), 1u);
 }
 
+TEST_F(ControllerTest, GenerationsGoOnAfterTheLargestThatAReportMayTell) {
+  reported_generation_ = uint64_t{1} << 62;
+  start_healthy();
+  ASSERT_EQ(controller_->generation(), (uint64_t{1} << 62) + 1);
+  stop();
+  reported_generation_ = 0;
+  start();
+  pass(10s);
+  EXPECT_GE(controller_->generation(), (uint64_t{1} << 62) + 1);
+}
+
 TEST_F(ControllerTest, AChangeBySocketIsPublishedAtOnce) {
   start_healthy();
   const auto generation = controller_->commit(
