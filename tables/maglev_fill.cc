@@ -108,8 +108,7 @@ void fill_by_rounds(std::span<const Contender> contenders, std::span<uint32_t> s
   for (uint64_t round = 1;; ++round) {
     for (uint32_t i = 0; i < cursors.size(); ++i) {
       Cursor& c = cursors[i];
-      if (round * c.weight < c.target) [[likely]]
-        continue;
+      if (round * c.weight < c.target) continue;
       c.target += largest;
       c.claim(slots, i);
       if (++filled == slots.size()) return;
@@ -222,7 +221,7 @@ void fill_slots(std::span<const Contender> contenders, std::span<uint32_t> slots
   const double count = static_cast<double>(contenders.size());
   // How many share the table, when only those count that have a share worth the name.
   const double sharers = static_cast<double>(sum) / largest;
-  const bool worth_a_kernel = size >= 8192 && sharers >= 8 && count <= size / 32;
+  const bool worth_a_kernel = size >= 8192 && sharers >= 4 && count <= size / 32;
   // In the first round all have a turn; each later one has as many turns as sharers.
   const double rounds = 1 + (size - count) / sharers;
   if (!worth_a_kernel && rounds * count < kChecksPerTurn * size) {
