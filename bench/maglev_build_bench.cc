@@ -111,7 +111,7 @@ void compare(benchmark::State& state, const FillKernel& kernel, uint32_t size, u
 // Enough pairs for a median, within a few seconds of textbook time.
 int iterations(uint64_t size, uint64_t count, Weights weights) {
   const uint64_t checks = weights == Weights::kOneOfAMillion ? size * count : size;
-  return static_cast<int>(std::clamp<uint64_t>(200'000'000 / (size * 20 + checks), 1, 301));
+  return static_cast<int>(std::clamp<uint64_t>(1'000'000'000 / (size * 20 + checks), 1, 301));
 }
 
 void register_all() {
