@@ -68,9 +68,10 @@ std::expected<std::string, std::string> ask(const Options& options, const HttpRe
   if (answer->status >= 200 && answer->status < 300) return answer->body;
   const Json body = Json::parse(answer->body, nullptr, false);
   if (body.is_object() && body.contains("error")) {
-    return std::unexpected(fmt::format("maglev-control refused: {} ({})",
-                                       body["error"].value("message", "no reason given"),
-                                       body["error"].value("code", "no code")));
+    const std::string code = body["error"].value("code", "no code");
+    const bool is_made = code == "not_adopted" || code == "not_published";
+    return std::unexpected(fmt::format("{}{} ({})", is_made ? "" : "maglev-control refused: ",
+                                       body["error"].value("message", "no reason given"), code));
   }
   return std::unexpected(fmt::format("maglev-control answered with HTTP status {}: {}",
                                      answer->status, answer->body.substr(0, 200)));
@@ -108,7 +109,7 @@ int change(const Options& options, HttpRequest request) {
   const auto body = ask(options, request, timeout);
   if (!body) return fail(body.error());
   if (options.json) {
-    fmt::print("{}\n", *body);
+    fmt::print("{}", *body);  // ends with a newline
     return kDone;
   }
   const Json answer = Json::parse(*body);

@@ -47,6 +47,9 @@ std::expected<void, std::string> forward(const DataplaneSettings& settings) {
       settings.steering_program.empty() ? MAGLEV_STEERING_PROGRAM : settings.steering_program;
   block_signals();
   if (auto ok = lock_directory(settings.directory); !ok) return ok;
+  for (const PortSettings& port : settings.ports) {
+    if (auto ok = check_af_xdp(port, steering_program); !ok) return ok;
+  }
   if (auto ok = start_eal(settings, steering_program); !ok) return ok;
   auto dataplane = Dataplane::create(settings, steering_program);
   if (!dataplane) return std::unexpected(dataplane.error());

@@ -1,7 +1,11 @@
 #include "dataplane/port.h"
 
+#include <net/if.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 
@@ -79,6 +83,23 @@ std::string device_arguments(const PortSettings& port, const std::string& steeri
     arguments += fmt::format(",xdp_prog={}", steering_program);
   }
   return arguments;
+}
+
+std::expected<void, std::string> check_af_xdp(const PortSettings& port,
+                                              const std::string& steering_program) {
+  if (!is_af_xdp(port)) return {};
+  const std::string interface = af_xdp_interface(port);
+  if (if_nametoindex(interface.c_str()) == 0) {
+    return std::unexpected(
+        fmt::format("port {} ({}): there is no interface '{}'", port.name, port.device, interface));
+  }
+  if (access(steering_program.c_str(), R_OK) != 0) {
+    return std::unexpected(
+        fmt::format("port {}: cannot read the steering program {}: {}: install it (meson install), "
+                    "or name it in dataplane.steering_program",
+                    port.name, steering_program, std::strerror(errno)));
+  }
+  return {};
 }
 
 std::expected<Port, std::string> Port::find(const PortSettings& settings) {

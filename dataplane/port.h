@@ -25,6 +25,10 @@ bool is_af_xdp(const PortSettings& port);
 // The kernel interface of an AF_XDP device: its iface= argument; empty where there is none.
 std::string af_xdp_interface(const PortSettings& port);
 std::string device_arguments(const PortSettings& port, const std::string& steering_program);
+// What an AF_XDP device needs is there: its interface and the steering program. DPDK itself only
+// says afterwards that there is no such device.
+std::expected<void, std::string> check_af_xdp(const PortSettings& port,
+                                              const std::string& steering_program);
 
 // A transmit queue of a device. Where the device has fewer queues than there are workers, several
 // share one and take turns by a lock held for one burst; otherwise nothing is locked.

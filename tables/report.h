@@ -39,8 +39,8 @@ struct PortReport {
   uint64_t receive_missed = 0;  // by the device: ring full, no buffer, error
   uint64_t receive_errors = 0;
   uint64_t no_buffer = 0;
-  // Of the steering program in front of an AF_XDP port: VIP packets that came while no worker's
-  // socket was there to take them.
+  // Of the programs in front of an AF_XDP port, steering and guard, since they were attached: VIP
+  // packets that came while no worker's socket was there to take them.
   uint64_t steering_dropped = 0;
   bool operator==(const PortReport&) const = default;
 };

@@ -99,8 +99,11 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
   settings.memory_mib =
       static_cast<uint32_t>(dataplane.optional("memory_mib").integer(64, 1u << 20, 256));
   settings.hugepages = dataplane.optional("hugepages").boolean(true);
-  settings.packet_buffers =
-      static_cast<uint32_t>(dataplane.optional("packet_buffers").integer(1024, 1u << 26, 0));
+  const YamlCursor buffers = dataplane.optional("packet_buffers");
+  settings.packet_buffers = static_cast<uint32_t>(buffers.integer(0, 1u << 26, 0));
+  if (settings.packet_buffers > 0 && settings.packet_buffers < 1024) {
+    buffers.fail("expected at least 1024, or 0 to have the number worked out");
+  }
   settings.steering_program = dataplane.optional("steering_program").text();
   for (const YamlCursor& option : dataplane.optional("eal_options").elements()) {
     settings.eal_options.push_back(option.text());

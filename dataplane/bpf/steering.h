@@ -3,10 +3,9 @@
 // Two programs of ours sit on the interface, each with the set of VIPs in maps of its own:
 //
 //   steering (XDP)      hands VIP traffic to the worker's socket; without a live worker it drops
-//   and
-//                       counts it; everything else goes to the kernel. The poll-mode driver loads
-//                       it by path, attaches it (only where nothing is attached) and removes it
-//                       when the port is closed. After a kill -9 it stays, and VIP traffic is
+//                       and counts it; everything else goes to the kernel. The poll-mode driver
+//                       loads it by path, attaches it (only where nothing is attached) and removes
+//                       it when the port is closed. After a kill -9 it stays, and VIP traffic is
 //                       dropped.
 //   guard (tc ingress)  drops VIP traffic that reaches the kernel. It covers what steering cannot:
 //                       the time between two steering programs, and while its VIPs are not filled

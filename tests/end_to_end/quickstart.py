@@ -36,7 +36,7 @@ class View:
         lines = self.table(self.lab.control.get("/v1/pools/web")["backends"])
         if sys.stdout.isatty():
             up = f"\x1b[{self.lines_drawn}F" if self.lines_drawn else ""
-            print(up + "".join(f"\x1b[K{line}\n" for line in lines), end="", flush=True)
+            print(up + "".join(f"\x1b[K{line}\n" for line in lines) + "\x1b[J", end="", flush=True)
             self.lines_drawn = len(lines)
         elif len(self.looks) > WINDOW_S:
             print("\n".join(lines), flush=True)
@@ -129,8 +129,9 @@ def main():
     parser = argparse.ArgumentParser(prog="quickstart")
     parser.add_argument("--seconds", type=float, help="end by itself after this time of traffic")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    # SIGINT too: a shell that starts a program in the background has it ignored.
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stop, signal.default_int_handler)
     try:
         if running := laboratory.running_labs("quickstart"):
             print(f"A quickstart is already running ({running[0]}). Stop it with Ctrl-C there, "

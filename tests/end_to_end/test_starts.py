@@ -45,6 +45,18 @@ def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
     check_unharmed(lab)
 
 
+@pytest.mark.parametrize("change, message", [
+    ({"steering_program": "/nowhere/steering.bpf.o"}, "cannot read the steering program"),
+    ({"ports": [{"name": "uplink", "device": "net_af_xdp0,iface=nowhere"}]},
+     "there is no interface 'nowhere'")])
+def test_what_an_af_xdp_port_lacks_is_named(lab, change, message):
+    lab.settings["directory"] = str(lab.directory / "elsewhere")
+    lab.settings["dataplane"] |= {"hugepages": False, "memory_mib": 64} | change
+    lacking = run_to_its_end(lab, "maglev-dataplane", other_configuration(lab))
+    assert lacking.returncode == 1
+    assert message in lacking.stderr
+
+
 def test_sighup_leaves_the_dataplane_forwarding(lab):
     dataplane = lab.processes["dataplane"]
     dataplane.popen.send_signal(signal.SIGHUP)

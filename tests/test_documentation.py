@@ -1,0 +1,22 @@
+"""What the documents show works as it stands there."""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
+
+
+@pytest.mark.parametrize("daemon", ["control/maglev-control", "dataplane/maglev-dataplane"])
+def test_the_configuration_file_of_the_document_is_valid(daemon, tmp_path):
+    document = (ROOT / "docs/configuration.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", document, re.DOTALL | re.MULTILINE)
+    file = tmp_path / "maglev.yaml"
+    file.write_text(example)
+    done = subprocess.run([BUILD / daemon, "--check", file], capture_output=True, text=True,
+                          timeout=30)
+    assert done.returncode == 0, done.stderr
