@@ -38,6 +38,7 @@ PoolBackend describe_backend(const Numbering::Place& place, const Backend& backe
     record.resolved = 1;
     record.port = way_out.port;
     record.outer_source = address_of(way_out.next_hop.outer_source);
+    record.outer_source_prefix_length = 32;
     std::ranges::copy(way_out.next_hop.mac, record.next_hop_mac);
   }
   return described;
@@ -175,9 +176,11 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
     RootVip root_vip{name, {}};
     root_vip.record.address = address_of(vip.address);
     root_vip.record.family = AddressFamily::kIpv4;
+    root_vip.record.prefix_length = 32;
     root_vip.record.protocol = vip.protocol;
     root_vip.record.encapsulation = vip.encapsulation;
     root_vip.record.hash_policy = vip.hash;
+    root_vip.record.fragment_policy = FragmentPolicy::kFlow;
     root_vip.record.port = vip.port;
     root_vip.record.pool = pool_indices.at(vip.pool);
     root_vips.push_back(std::move(root_vip));

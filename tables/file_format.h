@@ -30,7 +30,7 @@ struct Checksum {
 enum class FileKind : uint32_t { kTable = 1, kPool = 2, kRoot = 3, kReport = 4 };
 
 // Grows whenever the layout of any kind changes; a reader refuses versions it does not know.
-inline constexpr uint32_t kFileFormatVersion = 1;
+inline constexpr uint32_t kFileFormatVersion = 2;
 
 struct FileHeader {
   std::array<char, 8> magic;  // "maglevlb"

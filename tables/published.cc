@@ -64,45 +64,122 @@ bool slots_in_range(std::span<const Slot> slots, uint32_t owner_count) {
   return std::ranges::all_of(slots, [owner_count](Slot s) { return s < owner_count; });
 }
 
+uint32_t address_bits(AddressFamily family) {
+  return family == AddressFamily::kIpv6 ? 128 : 32;
+}
+
 bool is_address(const Address& address, AddressFamily family) {
   if (family == AddressFamily::kIpv6) return !is_zero(address, 0);
   return family == AddressFamily::kIpv4 && is_zero(address, 4) && !is_zero(address, 0);
 }
 
+bool is_prefix(const Address& address, AddressFamily family, uint32_t length) {
+  if (!is_address(address, family) || length == 0 || length > address_bits(family)) return false;
+  if (length % 8 != 0 && (address.bytes[length / 8] & (0xff >> length % 8)) != 0) return false;
+  return is_zero(address, (length + 7) / 8);
+}
+
 std::expected<void, std::string> check_backend(const BackendRecord& b) {
   const bool no_mac = std::all_of(std::begin(b.next_hop_mac), std::end(b.next_hop_mac),
                                   [](uint8_t byte) { return byte == 0; });
-  if (b.zero != 0 || b.resolved > 1) return bad("a field that must be 0 is not");
+  if (b.resolved > 1 || b.on_link > 1) return bad("a yes-or-no field is neither");
+  const bool no_way = no_mac && is_zero(b.outer_source, 0) && b.port == 0 &&
+                      b.path_mtu_bytes == 0 && b.outer_source_prefix_length == 0 && b.on_link == 0;
   if (b.family == AddressFamily::kNone) {
-    const bool empty = is_zero(b.address, 0) && is_zero(b.outer_source, 0) && no_mac &&
-                       b.port == 0 && b.resolved == 0 && b.name_length == 0;
+    const bool empty = is_zero(b.address, 0) && no_way && b.resolved == 0 && b.name_length == 0;
     if (!empty) return bad("a place without a backend is not empty");
     return {};
   }
   if (!is_address(b.address, b.family)) return bad("the address does not fit its family");
   if (b.name_length == 0) return bad("a backend has no name");
   if (b.resolved == 0) {
-    if (!no_mac || !is_zero(b.outer_source, 0) || b.port != 0) {
-      return bad("an unresolved backend has a next hop");
-    }
+    if (!no_way) return bad("an unresolved backend has a next hop");
     return {};
   }
   if (no_mac || (b.next_hop_mac[0] & 1) != 0) return bad("the next hop's MAC is not unicast");
-  if (!is_address(b.outer_source, b.family)) return bad("the outer source does not fit the family");
+  if (!is_prefix(b.outer_source, b.family, b.outer_source_prefix_length)) {
+    return bad("the outer source does not fit the family or its prefix");
+  }
   return {};
 }
 
+bool is_gue(Encapsulation e) {
+  return e == Encapsulation::kGueVariant0 || e == Encapsulation::kGueVariant1;
+}
+
 std::expected<void, std::string> check_vip(const VipRecord& v, uint32_t pool_count) {
-  if (v.zero != 0 || v.zero2 != 0) return bad("a field that must be 0 is not");
-  if (!is_address(v.address, v.family)) return bad("the address does not fit its family");
-  if (v.protocol != VipProtocol::kTcp && v.protocol != VipProtocol::kUdp) {
+  if (!is_prefix(v.address, v.family, v.prefix_length)) {
+    return bad("the address does not fit its family or prefix");
+  }
+  if (v.protocol != VipProtocol::kTcp && v.protocol != VipProtocol::kUdp &&
+      v.protocol != VipProtocol::kTcpAndUdp) {
     return bad("unknown protocol");
   }
-  if (v.encapsulation != Encapsulation::kIpInIp) return bad("unknown encapsulation");
+  if (v.encapsulation < Encapsulation::kIpInIp || v.encapsulation > Encapsulation::kLayer2) {
+    return bad("unknown encapsulation");
+  }
   if (v.hash_policy != HashPolicy::kFiveTuple && v.hash_policy != HashPolicy::kSource) {
     return bad("unknown hash policy");
   }
+  if (v.fragment_policy != FragmentPolicy::kFlow && v.fragment_policy != FragmentPolicy::kAddress) {
+    return bad("unknown fragment policy");
+  }
+  if ((v.flags & ~kVipAllFlags) != 0) return bad("unknown flags");
+  if (is_gue(v.encapsulation) != (v.gue_port != 0)) return bad("the GUE port does not fit");
   if (v.pool >= pool_count) return bad("the pool index is out of range");
+  return {};
+}
+
+// Where VIPs of one prefix must agree (VipRecord). vips: all of one family and prefix.
+std::expected<void, std::string> check_agreement(std::span<const VipRecord* const> vips) {
+  constexpr uint8_t kOfAddress = kVipEchoToKernel | kVipUnservedToKernel;
+  const auto datagrams = [](const VipRecord& v) {
+    return std::tuple(v.pool, v.encapsulation, v.hash_policy, v.gue_port, v.flags);
+  };
+  const VipRecord* of_protocol[2] = {};
+  for (const VipRecord* vip : vips) {
+    if (((vip->flags ^ vips.front()->flags) & kOfAddress) != 0) {
+      return bad("VIPs of one address differ in what is the kernel's");
+    }
+    for (const auto& [place, other] : {std::pair(0, VipProtocol::kUdp), {1, VipProtocol::kTcp}}) {
+      if (vip->protocol == other) continue;
+      const VipRecord*& first = of_protocol[place];
+      if (first == nullptr) first = vip;
+      const bool by_address = vip->fragment_policy == FragmentPolicy::kAddress;
+      if (vip->fragment_policy != first->fragment_policy ||
+          (by_address && datagrams(*vip) != datagrams(*first))) {
+        return bad("VIPs of one address and protocol differ in where fragments go");
+      }
+    }
+  }
+  return {};
+}
+
+// All of them: distinct services, and agreement within each prefix.
+std::expected<void, std::string> check_services(std::span<const VipRecord> vips) {
+  const auto prefix = [](const VipRecord& v) {
+    return std::tie(v.family, v.address, v.prefix_length);
+  };
+  std::vector<const VipRecord*> sorted;
+  for (const VipRecord& vip : vips) sorted.push_back(&vip);
+  std::ranges::sort(sorted, [&](const VipRecord* a, const VipRecord* b) {
+    return std::tuple_cat(prefix(*a), std::tie(a->port, a->protocol)) <
+           std::tuple_cat(prefix(*b), std::tie(b->port, b->protocol));
+  });
+  for (auto first = sorted.begin(); first != sorted.end();) {
+    const auto last = std::find_if(
+        first, sorted.end(), [&](const VipRecord* v) { return prefix(*v) != prefix(**first); });
+    for (auto vip = first + 1; vip < last; ++vip) {
+      const VipRecord& before = **(vip - 1);
+      // kTcpAndUdp sorts last, so what it clashes with stands right before it.
+      if (before.port == (*vip)->port &&
+          (before.protocol == (*vip)->protocol || (*vip)->protocol == VipProtocol::kTcpAndUdp)) {
+        return bad("two VIPs have one address, protocol and port");
+      }
+    }
+    if (const auto ok = check_agreement({first, last}); !ok) return ok;
+    first = last;
+  }
   return {};
 }
 
@@ -324,20 +401,15 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
   reader.skip_padding();
   if (!reader.at_end()) return bad("the parts of the root do not add up to its length");
 
-  using Key = std::tuple<AddressFamily, Address, VipProtocol, uint16_t>;
-  std::vector<Key> keys;
   for (const VipRecord& vip : view.vips) {
     if (const auto ok = check_vip(vip, head->pool_count); !ok) return bad(ok.error());
     const auto name = names.take(vip.name_length);
     if (!name) return bad("a VIP's name is empty or cut short");
     view.vip_names.push_back(*name);
-    keys.emplace_back(vip.family, vip.address, vip.protocol, vip.port);
   }
   if (!names.empty()) return bad("bytes are left after the last name");
   if (!all_distinct(view.vip_names, std::less<>())) return bad("two VIPs have one name");
-  if (!all_distinct(keys, std::less<>())) {
-    return bad("two VIPs have one address, protocol and port");
-  }
+  if (const auto ok = check_services(view.vips); !ok) return bad(ok.error());
   if (!all_distinct(std::vector<Checksum>(view.pools.begin(), view.pools.end()), std::less<>())) {
     return bad("a pool is listed twice");
   }

@@ -67,17 +67,22 @@ struct Address {
 };
 
 // A backend's place in this array is its index: it stays while the backend lives, whatever else
-// comes and goes. A place without a backend has family kNone and is all zeros.
+// comes and goes. A place without a backend has family kNone and is all zeros. What is known of the
+// way to it (all from outer_source on but family and incarnation) is zero while it is not resolved.
 struct BackendRecord {
   Address address;
-  Address outer_source;     // of encapsulating headers; same family as address
-  uint8_t next_hop_mac[6];  // all zeros while unresolved
+  // Source of encapsulating headers; same family as address. Of an address in a prefix that is
+  // routed to this host, the bits beyond the prefix are chosen per flow (and are zero here).
+  Address outer_source;
+  uint8_t next_hop_mac[6];
   AddressFamily family;
   uint8_t incarnation;  // grows with each new backend at this index
   uint16_t port;        // index into the dataplane's ports: the way out
-  uint8_t resolved;     // 1 when next_hop_mac, outer_source and port are known, else 0
+  uint8_t resolved;     // 1 when the way to the backend is known, else 0
   uint8_t name_length;
-  uint32_t zero;
+  uint16_t path_mtu_bytes;  // of the route and what ICMP taught; 0: the port's alone counts
+  uint8_t outer_source_prefix_length;  // 32 or 128: the address itself
+  uint8_t on_link;  // 1 when next_hop_mac is the backend's own, as layer-2 rewriting needs
 };
 static_assert(sizeof(BackendRecord) == 48);
 
@@ -107,23 +112,49 @@ std::expected<void, std::string> check_pool_fits_table(const PoolView& pool,
 
 // --- root ------------------------------------------------------------------------------------
 
-enum class VipProtocol : uint8_t { kTcp = 6, kUdp = 17 };
-enum class Encapsulation : uint8_t { kIpInIp = 1 };
+enum class VipProtocol : uint8_t { kTcp = 6, kUdp = 17, kTcpAndUdp = 0xff };
+// GRE: RFC 2784. GUE: draft-ietf-intarea-gue-09, with a header of its own (variant 0) or the IP
+// packet directly behind UDP (variant 1). Layer 2: the packet keeps its IP destination.
+enum class Encapsulation : uint8_t {
+  kIpInIp = 1,
+  kGre = 2,
+  kGueVariant0 = 3,
+  kGueVariant1 = 4,
+  kLayer2 = 5
+};
 enum class HashPolicy : uint8_t { kFiveTuple = 1, kSource = 2 };
+// kFlow: a fragment follows its datagram's first one, by the ports there; every fragment must reach
+// the same host. kAddress: whole packets and fragments alike are hashed by source, destination and
+// protocol, ports taken as 0.
+enum class FragmentPolicy : uint8_t { kFlow = 1, kAddress = 2 };
+
+enum VipFlag : uint8_t {
+  kVipEchoToKernel = 1,       // echo requests are the kernel's; else they are answered
+  kVipUnservedToKernel = 2,   // so are ports that no VIP serves; else they are dropped
+  kVipFragmentTooBig = 4,     // what is too big is cut though it says "don't fragment"
+  kVipOuterChecksumZero = 8,  // GUE over IPv6 without UDP checksum (RFC 6935)
+  kVipAllFlags = 15
+};
 
 inline constexpr uint16_t kAnyPort = 0;
+inline constexpr uint16_t kGuePort = 6080;  // IANA
 
+// Of all VIPs with one address and prefix length, kVipEchoToKernel and kVipUnservedToKernel are the
+// same; of those that share the protocol too, fragment_policy, and where it is kAddress also pool,
+// encapsulation, hash_policy and gue_port: a later fragment has no port to tell them apart.
 struct VipRecord {
-  Address address;
+  Address address;  // bits beyond the prefix are zero
   AddressFamily family;
+  uint8_t prefix_length;  // 32 or 128: one address
   VipProtocol protocol;
   Encapsulation encapsulation;
   HashPolicy hash_policy;
-  uint16_t port;  // host order; kAnyPort: every port that no other VIP of this address names
+  FragmentPolicy fragment_policy;
+  uint8_t flags;  // VipFlag
   uint8_t name_length;
-  uint8_t zero;
-  uint32_t pool;  // index into the root's pools
-  uint32_t zero2;
+  uint16_t port;      // host order; kAnyPort: every port that no other VIP of this prefix names
+  uint16_t gue_port;  // host order, UDP destination port; 0 unless the encapsulation is GUE
+  uint32_t pool;      // index into the root's pools
 };
 static_assert(sizeof(VipRecord) == 32);
 
@@ -137,7 +168,7 @@ struct RootView {
   uint64_t generation;              // at least 1
   uint64_t hash_seed;               // secret: never logged, never shown
   std::span<const Checksum> pools;  // distinct
-  std::span<const VipRecord> vips;  // distinct by name and by (address, protocol, port)
+  std::span<const VipRecord> vips;  // distinct by name and by (prefix, protocol, port)
   std::vector<std::string_view> vip_names;
 };
 

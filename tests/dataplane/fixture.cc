@@ -41,6 +41,7 @@ BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last
   record.family = AddressFamily::kIpv4;
   record.port = port;
   record.resolved = 1;
+  record.outer_source_prefix_length = 32;
   return record;
 }
 
@@ -49,9 +50,11 @@ RootVip make_vip(std::string name, const std::string& address_text, uint16_t por
   RootVip vip{std::move(name), {}};
   vip.record.address = address(address_text);
   vip.record.family = AddressFamily::kIpv4;
+  vip.record.prefix_length = 32;
   vip.record.protocol = protocol;
   vip.record.encapsulation = Encapsulation::kIpInIp;
   vip.record.hash_policy = HashPolicy::kFiveTuple;
+  vip.record.fragment_policy = FragmentPolicy::kFlow;
   vip.record.port = port;
   vip.record.pool = pool;
   return vip;

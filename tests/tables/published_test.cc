@@ -23,6 +23,7 @@ BackendRecord sample_backend(uint8_t last) {
   record.next_hop_mac[5] = last;
   record.family = AddressFamily::kIpv4;
   record.resolved = 1;
+  record.outer_source_prefix_length = 32;
   return record;
 }
 
@@ -34,6 +35,7 @@ std::vector<PoolBackend> sample_backends() {
   }
   backends[3].record.resolved = 0;
   backends[3].record.outer_source = {};
+  backends[3].record.outer_source_prefix_length = 0;
   std::fill_n(backends[3].record.next_hop_mac, 6, uint8_t{0});
   return backends;
 }
@@ -49,9 +51,11 @@ RootVip sample_vip(std::string name, uint16_t port, VipProtocol protocol = VipPr
   RootVip vip{std::move(name), {}};
   vip.record.address.bytes = {198, 51, 100, 10};
   vip.record.family = AddressFamily::kIpv4;
+  vip.record.prefix_length = 32;
   vip.record.protocol = protocol;
   vip.record.encapsulation = Encapsulation::kIpInIp;
   vip.record.hash_policy = HashPolicy::kFiveTuple;
+  vip.record.fragment_policy = FragmentPolicy::kFlow;
   vip.record.port = port;
   return vip;
 }
@@ -142,6 +146,16 @@ TEST(PublishedPool, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   EXPECT_TRUE(refused([](auto& b) { b[1].record.address.bytes[7] = 1; })) << "long IPv4";
   EXPECT_TRUE(refused([](auto& b) { b[1].record.resolved = 2; })) << "flag";
   EXPECT_TRUE(refused([](auto& b) { b[0].record.port = 1; })) << "empty place not empty";
+  EXPECT_TRUE(refused([](auto& b) { b[3].record.path_mtu_bytes = 1400; })) << "no way, yet an MTU";
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.on_link = 2; })) << "flag";
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 0; }));
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 33; }));
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 31; }))
+      << "bits beyond the prefix";
+  EXPECT_FALSE(refused([](auto& b) {
+    b[1].record.outer_source.bytes[3] = 0;
+    b[1].record.outer_source_prefix_length = 24;
+  }));
 }
 
 TEST(PublishedRoot, WhatIsWrittenIsRead) {
@@ -172,6 +186,68 @@ TEST(PublishedRoot, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   EXPECT_TRUE(refused({vip})) << "unknown protocol";
   EXPECT_FALSE(check_root_file(build_root_file(0, 42, pools, {}))) << "generation 0";
   EXPECT_FALSE(check_root_file(build_root_file(1, 42, std::vector{pools[0], pools[0]}, {})));
+}
+
+TEST(PublishedRoot, EverySettingOfAVipIsChecked) {
+  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const auto accepted = [&](auto change) {
+    RootVip vip = sample_vip("a", 80);
+    change(vip.record);
+    return check_root_file(build_root_file(7, 42, pools, std::vector{vip})).has_value();
+  };
+  EXPECT_TRUE(accepted([](VipRecord& v) { v.protocol = VipProtocol::kTcpAndUdp; }));
+  EXPECT_TRUE(accepted([](VipRecord& v) { v.flags = kVipAllFlags; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.flags = kVipAllFlags + 1; }));
+  EXPECT_TRUE(accepted([](VipRecord& v) { v.encapsulation = Encapsulation::kLayer2; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.encapsulation = Encapsulation{6}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.encapsulation = Encapsulation{0}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.encapsulation = Encapsulation::kGueVariant1; }))
+      << "no GUE port";
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.gue_port = kGuePort; })) << "GUE port without GUE";
+  EXPECT_TRUE(accepted([](VipRecord& v) {
+    v.encapsulation = Encapsulation::kGueVariant0;
+    v.gue_port = kGuePort;
+  }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.hash_policy = HashPolicy{3}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.fragment_policy = FragmentPolicy{0}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 0; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 33; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 30; })) << "bits beyond the prefix";
+  EXPECT_TRUE(accepted([](VipRecord& v) { v.prefix_length = 31; }));
+  EXPECT_TRUE(accepted([](VipRecord& v) {
+    v.family = AddressFamily::kIpv6;
+    v.address.bytes[15] = 1;
+    v.prefix_length = 128;
+  }));
+}
+
+TEST(PublishedRoot, VipsOfOneAddressAgreeOnWhatHasNoPort) {
+  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const auto accepted = [&](std::vector<RootVip> vips) {
+    return check_root_file(build_root_file(7, 42, pools, vips)).has_value();
+  };
+  const RootVip web = sample_vip("a", 80);
+  const auto other = [&](VipProtocol protocol, auto change) {
+    RootVip vip = sample_vip("b", 81, protocol);
+    change(vip.record);
+    return vip;
+  };
+  const auto by_address = [](VipRecord& v) { v.fragment_policy = FragmentPolicy::kAddress; };
+  EXPECT_FALSE(accepted({web, other(VipProtocol::kTcp, by_address)}));
+  EXPECT_FALSE(accepted({web, other(VipProtocol::kTcpAndUdp, by_address)}));
+  EXPECT_TRUE(accepted({web, other(VipProtocol::kUdp, by_address)}));
+  const auto echo = [](VipRecord& v) { v.flags = kVipEchoToKernel; };
+  EXPECT_FALSE(accepted({web, other(VipProtocol::kUdp, echo)}));
+  EXPECT_FALSE(accepted({web, sample_vip("b", 80, VipProtocol::kTcpAndUdp)})) << "TCP twice";
+  RootVip first = web, second = other(VipProtocol::kTcp, by_address);
+  by_address(first.record);
+  EXPECT_TRUE(accepted({first, second}));
+  second.record.hash_policy = HashPolicy::kSource;
+  EXPECT_FALSE(accepted({first, second})) << "which of them would take a later fragment?";
+  second = other(VipProtocol::kTcp, echo);
+  second.record.address.bytes[3] = 0;
+  second.record.prefix_length = 24;
+  EXPECT_TRUE(accepted({web, second})) << "another prefix";
 }
 
 TEST(Published, NoByteMayChangeAndNoTruncationPasses) {
