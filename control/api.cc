@@ -81,7 +81,8 @@ Shown show_stats(const Sources& from, const Names&) {
   if (!from.dataplane.report) {
     return refuse("no_report", "the dataplane has not reported yet: is maglev-dataplane running?");
   }
-  return view_stats(*from.dataplane.report, from.dataplane.adopted_generation());
+  return view_stats(*from.dataplane.report, from.dataplane.adopted_generation(),
+                    wanted_shares(from.controller));
 }
 
 Shown show_pools(const Sources& from, const Names&) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <optional>
 
 #include "control/json_form.h"
 
@@ -50,6 +52,19 @@ std::vector<uint64_t> verdicts_of_worker(const Report& report, size_t worker) {
   const auto first =
       report.verdict_counts.begin() + static_cast<ptrdiff_t>(worker * report.verdicts.size());
   return {first, first + static_cast<ptrdiff_t>(report.verdicts.size())};
+}
+
+double sum_of_weights(const Membership& membership) {
+  return std::accumulate(membership.members.begin(), membership.members.end(), 0.0,
+                         [](double sum, const auto& member) { return sum + member.weight; });
+}
+
+// Index of a backend among the members, or none.
+std::optional<size_t> place_of(const Membership& membership, const std::string& name) {
+  const auto& members = membership.members;
+  const auto member = std::ranges::lower_bound(members, name, {}, &WeightedName::name);
+  if (member == members.end() || member->name != name) return std::nullopt;
+  return static_cast<size_t>(member - members.begin());
 }
 
 Json view_worker(const Report& report, const WorkerReport& worker) {
@@ -110,7 +125,25 @@ Json view_status(const Controller& controller, const DataplaneStatus& dataplane)
           {"next_hops_unresolved", unresolved}};
 }
 
-Json view_stats(const Report& report, uint64_t adopted_generation) {
+WantedShare wanted_shares(const Controller& controller) {
+  struct Weighed {
+    const Membership* membership = nullptr;
+    double weights = 0;
+  };
+  return [&controller, known = std::map<std::string, Weighed>()](
+             const std::string& pool_name, const std::string& backend) mutable {
+    const auto [entry, is_new] = known.try_emplace(pool_name);
+    Weighed& pool = entry->second;
+    if (const PlannedPool* plan = controller.planned(pool_name); is_new && plan != nullptr) {
+      pool = {&plan->membership, sum_of_weights(plan->membership)};
+    }
+    if (pool.membership == nullptr) return 0.0;
+    const auto place = place_of(*pool.membership, backend);
+    return place ? pool.membership->members[*place].weight / pool.weights : 0.0;
+  };
+}
+
+Json view_stats(const Report& report, uint64_t adopted_generation, const WantedShare& wanted) {
   PacketCount received;
   std::vector<uint64_t> verdicts(report.verdicts.size());
   Json workers = Json::array();
@@ -139,7 +172,11 @@ Json view_stats(const Report& report, uint64_t adopted_generation) {
   Json vips = Json::array();
   for (const NamedCount& vip : report.vips) vips.push_back(view_named(vip));
   Json backends = Json::array();
-  for (const NamedCount& backend : report.backends) backends.push_back(view_named(backend));
+  for (const NamedCount& backend : report.backends) {
+    Json view = view_named(backend);
+    view["wanted_share"] = wanted(backend.pool, backend.name);
+    backends.push_back(std::move(view));
+  }
   return {{"started_ns", report.started_ns},
           {"written_ns", report.written_ns},
           {"adopted_generation", adopted_generation},
@@ -165,10 +202,8 @@ Json view_pool_summary(const Controller& controller, const std::string& name, co
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool) {
   const PlannedPool* plan = controller.planned(pool_name);
   static const Membership kNothingPlanned;
-  const auto& members = plan != nullptr ? plan->membership.members : kNothingPlanned.members;
-  const double all_weights =
-      std::accumulate(members.begin(), members.end(), 0.0,
-                      [](double sum, const WeightedName& member) { return sum + member.weight; });
+  const Membership& membership = plan != nullptr ? plan->membership : kNothingPlanned;
+  const double all_weights = sum_of_weights(membership);
 
   Json views = Json::array();
   for (const auto& [name, backend] : pool.backends) {
@@ -177,14 +212,12 @@ Json view_backends(const Controller& controller, const std::string& pool_name, c
     Json view = with_source(to_json(name, backend), backend.source);
     view["health"] = health_text(pool.settings, health.verdict);
     view["health_reason"] = is_checked ? health.reason : "";
-    const auto member = std::ranges::lower_bound(members, name, {}, &WeightedName::name);
-    const bool in_table = member != members.end() && member->name == name;
-    const auto place = static_cast<size_t>(member - members.begin());
-    const uint32_t slots = in_table ? plan->owned_slots[place] : 0;
-    view["in_table"] = in_table;
+    const auto place = place_of(membership, name);
+    const uint32_t slots = place ? plan->owned_slots[*place] : 0;
+    view["in_table"] = place.has_value();
     view["slots"] = slots;
-    view["share"] = in_table ? double(slots) / plan->table_size : 0.0;
-    view["wanted_share"] = in_table ? member->weight / all_weights : 0.0;
+    view["share"] = place ? double(slots) / plan->table_size : 0.0;
+    view["wanted_share"] = place ? membership.members[*place].weight / all_weights : 0.0;
     view["next_hop"] = view_next_hop(controller.way_out_of(backend.address).next_hop);
     views.push_back(std::move(view));
   }

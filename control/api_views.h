@@ -2,6 +2,7 @@
 // of what they are given; thread: the controller's.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,7 +14,10 @@ namespace maglev {
 using Json = nlohmann::ordered_json;
 
 Json view_status(const Controller& controller, const DataplaneStatus& dataplane);
-Json view_stats(const Report& report, uint64_t adopted_generation);
+// The share of its pool's slots that a backend's weight asks for, 0 where it is not in the table.
+using WantedShare = std::function<double(const std::string& pool, const std::string& backend)>;
+WantedShare wanted_shares(const Controller& controller);  // valid while nothing changes
+Json view_stats(const Report& report, uint64_t adopted_generation, const WantedShare& wanted);
 Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);

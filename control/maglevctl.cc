@@ -126,24 +126,16 @@ struct WatchOptions {
   uint64_t count = 0;  // 0: without end
 };
 
-std::expected<WantedShares, std::string> ask_wanted_shares(const Options& options) {
-  WantedShares shares;
-  const auto pools = ask_json(options, "/v1/pools");
-  if (!pools) return std::unexpected(pools.error());
-  for (const Json& pool : pools->at("pools")) {
-    const auto whole =
-        ask_json(options, "/v1/pools/" + segment(pool.at("name").get<std::string>()));
-    // One that has been removed since it was listed has no shares.
-    if (whole) add_wanted_shares(*whole, shares);
-  }
-  return shares;
+// Lines that the terminal has room for, beside the one that the cursor is left on.
+size_t terminal_rows() {
+  winsize size{};
+  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+  return size.ws_row > 2 ? size.ws_row - 2u : 22u;
 }
 
 // Writes over what was there before; what the terminal has no room for is left out, and told.
 void show_in_place(const std::string& text) {
-  winsize size{};
-  ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
-  const size_t room = size.ws_row > 2 ? size.ws_row - 2u : 22u;
+  const size_t room = terminal_rows();
   std::string screen = "\033[H";
   size_t lines = 0;
   size_t start = 0;
@@ -158,23 +150,19 @@ void show_in_place(const std::string& text) {
 // for: forwarding goes on without it.
 class Watch {
  public:
-  explicit Watch(const Options& options) : options_(options) {}
+  explicit Watch(const Options& options)
+      : options_(options), in_place_(!options.json && isatty(STDOUT_FILENO) != 0) {}
 
   int run(const WatchOptions& watch) {
-    const bool in_place = !options_.json && isatty(STDOUT_FILENO) != 0;
-    if (!options_.json) {
-      const auto first = step();  // there is nothing yet to compare it with
-      if (!before_) return fail(first.error());
-    }
-    if (in_place) fmt::print("\033[2J");
+    const auto first = step();  // there is nothing yet to compare it with
+    if (!first) return fail(first.error());
+    if (in_place_) fmt::print("\033[2J");
     int outcome = kDone;
     for (uint64_t shown = 0; watch.count == 0 || shown < watch.count; ++shown) {
-      if (!options_.json || shown != 0) {
-        std::this_thread::sleep_for(std::chrono::duration<double>(watch.interval_s));
-      }
+      std::this_thread::sleep_for(std::chrono::duration<double>(watch.interval_s));
       const auto text = step();
       outcome = text ? kDone : kFailed;
-      if (in_place) {
+      if (in_place_) {
         show_in_place(text ? *text : text.error() + "\n");
       } else if (text) {
         fmt::print("{}{}", shown == 0 || options_.json ? "" : "\n", *text);
@@ -189,34 +177,34 @@ class Watch {
  private:
   // The text of one more sample, or why there is none.
   std::expected<std::string, std::string> step() {
-    const auto stats = ask_json(options_, "/v1/stats");
+    auto answer = ask_json(options_, "/v1/stats");
+    if (!answer) return std::unexpected(answer.error());
+    const auto stats = read_stats(*answer);
     if (!stats) return std::unexpected(stats.error());
-    if (options_.json) return stats->dump() + "\n";
-    const auto report = read_stats(*stats);
-    if (!report) return std::unexpected(report.error());
-    const auto wanted = ask_wanted_shares(options_);
-    if (!wanted) return std::unexpected(wanted.error());
-    const std::optional<Report> before = std::exchange(before_, *report);
+    const std::optional<Report> before = std::exchange(before_, stats->report);
     if (!before) return "";
-    const auto figures = rates(*before, *report);
+    const auto figures = rates(*before, stats->report);
+    if (options_.json) {
+      (*answer)["rates"] = figures ? rates_to_json(*figures, stats->wanted) : Json();
+      return answer->dump() + "\n";
+    }
     if (!figures) {
-      return before->started_ns == report->started_ns
+      return before->started_ns == stats->report.started_ns
                  ? "no new report from the dataplane: is maglev-dataplane running?\n"
                  : "the dataplane was started again: counting from now on\n";
     }
-    return format_figures(*figures, *wanted);
+    return format_figures(*figures, stats->wanted, in_place_ ? terminal_rows() : SIZE_MAX);
   }
 
   const Options& options_;
+  const bool in_place_;
   std::optional<Report> before_;
 };
 
 int show_totals(const Options& options) {
-  const auto wanted = options.json ? WantedShares{} : ask_wanted_shares(options);
-  if (!wanted) return fail(wanted.error());
-  return show(options, "/v1/stats", [&](const Json& stats) {
-    const auto report = read_stats(stats);
-    return report ? format_figures(totals(*report), *wanted) : report.error() + "\n";
+  return show(options, "/v1/stats", [](const Json& answer) {
+    const auto stats = read_stats(answer);
+    return stats ? format_figures(totals(stats->report), stats->wanted) : stats.error() + "\n";
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 #include "control/text_table.h"
 
@@ -61,6 +62,15 @@ Report read_report(const Json& stats) {
   return report;
 }
 
+WantedShares read_wanted_shares(const Json& backends) {
+  WantedShares shares;
+  for (const Json& backend : backends) {
+    shares[{backend.at("pool").get<std::string>(), backend.at("name").get<std::string>()}] =
+        backend.at("wanted_share").get<double>();
+  }
+  return shares;
+}
+
 // Turns counters of two reports into figures: (after - before) * scale.
 struct Scale {
   double packets = 1;
@@ -76,6 +86,11 @@ struct Scale {
             grown(before.bytes, after.bytes) * bytes};
   }
 };
+
+void add(Traffic& sum, const Traffic& part) {
+  sum.packets += part.packets;
+  sum.volume += part.volume;
+}
 
 uint64_t verdict_total(const Report& report, std::string_view verdict) {
   const auto column =
@@ -122,9 +137,12 @@ Figures difference(const Report& before, const Report& after, const Scale& scale
          .port = after.ports[worker.port].name,
          .queue = worker.queue,
          .received = received,
-         .busy_share = polls > 0 ? std::optional(1 - empty / polls) : std::nullopt});
-    figures.received.packets += received.packets;
-    figures.received.volume += received.volume;
+         .busy_share = polls > 0 ? std::optional(1 - empty / polls) : std::nullopt,
+         .burst_fill = polls > empty ? std::optional(Scale::grown(old.received.packets,
+                                                                  worker.received.packets) /
+                                                     (polls - empty))
+                                     : std::nullopt});
+    add(figures.received, received);
   }
   for (const std::string& verdict : after.verdicts) {
     figures.verdicts.emplace_back(
@@ -166,7 +184,33 @@ struct Style {
 
 using enum TextTable::Align;
 
-std::string format_named(const std::vector<NamedFigures>& vips, const Style& style) {
+// At most `rows` of them: the busiest as they are, in their order, the others in sum.
+std::vector<NamedFigures> busiest(const std::vector<NamedFigures>& all, size_t rows) {
+  if (all.size() <= rows) return all;
+  const auto load = [](const NamedFigures* figures) {
+    return figures->forwarded.packets + figures->dropped_packets;
+  };
+  std::vector<const NamedFigures*> order;
+  for (const NamedFigures& figures : all) order.push_back(&figures);
+  const auto first_other = order.begin() + static_cast<ptrdiff_t>(rows - 1);
+  std::ranges::nth_element(order, first_other, std::ranges::greater(), load);
+  std::sort(order.begin(), first_other);  // by address: the order they came in
+
+  std::vector<NamedFigures> shown;
+  for (auto it = order.begin(); it != first_other; ++it) shown.push_back(**it);
+  NamedFigures others{.pool = "",
+                      .name = fmt::format("{} more", all.size() - shown.size()),
+                      .forwarded = {},
+                      .dropped_packets = 0};
+  for (auto it = first_other; it != order.end(); ++it) {
+    add(others.forwarded, (*it)->forwarded);
+    others.dropped_packets += (*it)->dropped_packets;
+  }
+  shown.push_back(others);
+  return shown;
+}
+
+std::string format_vips(const std::vector<NamedFigures>& vips, const Style& style) {
   TextTable table({{"VIP"}, style.packets(), style.volume(), style.column("DROPPED")});
   for (const NamedFigures& vip : vips) {
     table.add({vip.name, style.number(vip.forwarded.packets), style.number(vip.forwarded.volume),
@@ -175,26 +219,39 @@ std::string format_named(const std::vector<NamedFigures>& vips, const Style& sty
   return table.text();
 }
 
-std::string format_backends(const std::vector<NamedFigures>& backends, const WantedShares& wanted,
-                            const Style& style) {
+// The share of its pool's packets that each backend got; none in a pool without packets.
+std::function<std::optional<double>(const NamedFigures&)> seen_shares(
+    const std::vector<NamedFigures>& backends) {
   std::map<std::string, double> pool_packets;
   for (const NamedFigures& backend : backends) {
     pool_packets[backend.pool] += backend.forwarded.packets;
   }
+  return [pool_packets](const NamedFigures& backend) -> std::optional<double> {
+    const auto pool = pool_packets.find(backend.pool);
+    if (pool == pool_packets.end() || pool->second == 0) return std::nullopt;
+    return backend.forwarded.packets / pool->second;
+  };
+}
+
+std::optional<double> wanted_share(const WantedShares& wanted, const NamedFigures& backend) {
+  const auto share = wanted.find({backend.pool, backend.name});
+  return share == wanted.end() ? std::nullopt : std::optional(share->second);
+}
+
+std::string format_backends(const std::vector<NamedFigures>& backends, size_t rows,
+                            const WantedShares& wanted, const Style& style) {
+  const auto seen = seen_shares(backends);
   TextTable table({{"BACKEND"},
                    style.packets(),
                    style.volume(),
                    style.column("DROPPED"),
                    {"WANTED", kRight},
                    {"SEEN", kRight}});
-  for (const NamedFigures& backend : backends) {
-    const auto share = wanted.find({backend.pool, backend.name});
-    const double all = pool_packets[backend.pool];
-    table.add(
-        {backend.pool + "/" + backend.name, style.number(backend.forwarded.packets),
-         style.number(backend.forwarded.volume), style.number(backend.dropped_packets),
-         format_share(share == wanted.end() ? std::nullopt : std::optional(share->second)),
-         format_share(all > 0 ? std::optional(backend.forwarded.packets / all) : std::nullopt)});
+  for (const NamedFigures& backend : busiest(backends, rows)) {
+    table.add({backend.pool.empty() ? backend.name : backend.pool + "/" + backend.name,
+               style.number(backend.forwarded.packets), style.number(backend.forwarded.volume),
+               style.number(backend.dropped_packets), format_share(wanted_share(wanted, backend)),
+               format_share(seen(backend))});
   }
   return table.text();
 }
@@ -205,11 +262,13 @@ std::string format_workers(const std::vector<WorkerFigures>& workers, const Styl
                    {"LCORE", kRight},
                    style.packets(),
                    style.volume(),
-                   {"BUSY", kRight}});
+                   {"BUSY", kRight},
+                   {"BURST", kRight}});
   for (const WorkerFigures& worker : workers) {
     table.add({worker.port, std::to_string(worker.queue), std::to_string(worker.lcore),
                style.number(worker.received.packets), style.number(worker.received.volume),
-               format_share(worker.busy_share)});
+               format_share(worker.busy_share),
+               worker.burst_fill ? fmt::format("{:.1f}", *worker.burst_fill) : "-"});
   }
   return table.text();
 }
@@ -240,18 +299,11 @@ std::string format_verdicts(const std::vector<std::pair<std::string, double>>& v
 
 }  // namespace
 
-std::expected<Report, std::string> read_stats(const Json& stats) {
+std::expected<Stats, std::string> read_stats(const Json& answer) {
   try {
-    return read_report(stats);
+    return Stats{read_report(answer), read_wanted_shares(answer.at("backends"))};
   } catch (const std::exception& error) {  // a field is missing or of another type
     return std::unexpected(fmt::format("the answer is not what /v1/stats gives: {}", error.what()));
-  }
-}
-
-void add_wanted_shares(const Json& pool, WantedShares& shares) {
-  for (const Json& backend : pool.at("backends")) {
-    shares[{pool.at("name").get<std::string>(), backend.at("name").get<std::string>()}] =
-        backend.at("wanted_share").get<double>();
   }
 }
 
@@ -265,7 +317,7 @@ std::optional<Figures> rates(const Report& before, const Report& after) {
   }
   const double seconds = static_cast<double>(after.written_ns - before.written_ns) * 1e-9;
   Figures figures = difference(before, after, {.packets = 1 / seconds, .bytes = 8 / seconds});
-  figures.per_second = true;
+  figures.interval_s = seconds;
   return figures;
 }
 
@@ -282,19 +334,69 @@ std::string format_rate(double value) {
   return fmt::format("{:.{}f}{}", value, decimals, kUnits[unit]);
 }
 
-std::string format_figures(const Figures& figures, const WantedShares& wanted) {
-  const Style style{figures.per_second};
+std::string format_figures(const Figures& figures, const WantedShares& wanted, size_t rows) {
+  const Style style{figures.interval_s.has_value()};
   TextTable all({{"TOTAL"}, style.packets(), style.volume()});
   all.add(
       {"received", style.number(figures.received.packets), style.number(figures.received.volume)});
   std::string text = all.text();
   for (const std::string& part :
-       {format_named(figures.vips, style), format_backends(figures.backends, wanted, style),
-        format_workers(figures.workers, style), format_ports(figures.ports, style),
-        format_verdicts(figures.verdicts, style)}) {
+       {format_verdicts(figures.verdicts, style), format_workers(figures.workers, style),
+        format_ports(figures.ports, style)}) {
     text += "\n" + part;
   }
-  return text;
+  // The two lists share what is left by need; each has a title and an empty line before it.
+  const auto used = static_cast<size_t>(std::ranges::count(text, '\n')) + 4;
+  const size_t left = rows > used + 2 ? rows - used : 2;
+  const size_t half = left / 2;
+  const size_t vips = std::max(half, left - std::min(left - half, figures.backends.size()));
+  const size_t backends = left - std::min(vips, figures.vips.size());
+  return text + "\n" + format_vips(busiest(figures.vips, vips), style) + "\n" +
+         format_backends(figures.backends, std::max(backends, size_t{1}), wanted, style);
+}
+
+Json rates_to_json(const Figures& rates, const WantedShares& wanted) {
+  const auto traffic = [](const Traffic& t) {
+    return Json{{"packets_per_s", t.packets}, {"bits_per_s", t.volume}};
+  };
+  const auto optional = [](std::optional<double> value) { return value ? Json(*value) : Json(); };
+  Json json = {{"interval_s", optional(rates.interval_s)}, {"received", traffic(rates.received)}};
+  json["verdicts"] = Json::object();
+  for (const auto& [verdict, packets] : rates.verdicts) {
+    json["verdicts"][verdict] = {{"packets_per_s", packets}};
+  }
+  for (const char* list : {"workers", "ports", "vips", "backends"}) json[list] = Json::array();
+  for (const WorkerFigures& worker : rates.workers) {
+    json["workers"].push_back({{"lcore", worker.lcore},
+                               {"port", worker.port},
+                               {"queue", worker.queue},
+                               {"received", traffic(worker.received)},
+                               {"busy_share", optional(worker.busy_share)},
+                               {"packets_per_burst", optional(worker.burst_fill)}});
+  }
+  for (const PortFigures& port : rates.ports) {
+    json["ports"].push_back({{"name", port.name},
+                             {"link_up", port.link_up},
+                             {"receive_missed_per_s", port.missed},
+                             {"receive_errors_per_s", port.errors},
+                             {"no_buffer_per_s", port.no_buffer},
+                             {"steering_dropped_per_s", port.steering_dropped}});
+  }
+  for (const NamedFigures& vip : rates.vips) {
+    json["vips"].push_back({{"name", vip.name},
+                            {"forwarded", traffic(vip.forwarded)},
+                            {"dropped", {{"packets_per_s", vip.dropped_packets}}}});
+  }
+  const auto seen = seen_shares(rates.backends);
+  for (const NamedFigures& backend : rates.backends) {
+    json["backends"].push_back({{"pool", backend.pool},
+                                {"name", backend.name},
+                                {"forwarded", traffic(backend.forwarded)},
+                                {"dropped", {{"packets_per_s", backend.dropped_packets}}},
+                                {"wanted_share", optional(wanted_share(wanted, backend))},
+                                {"seen_share", optional(seen(backend))}});
+  }
+  return json;
 }
 
 }  // namespace maglev

@@ -30,6 +30,7 @@ struct WorkerFigures {
   uint32_t queue = 0;
   Traffic received;
   std::optional<double> busy_share;  // of polls that found packets; none when it did not poll
+  std::optional<double> burst_fill;  // packets in such a poll; none when there was none
 };
 
 struct NamedFigures {
@@ -50,7 +51,7 @@ struct PortFigures {
 };
 
 struct Figures {
-  bool per_second = false;
+  std::optional<double> interval_s;  // rates, over this time; none: totals
   Traffic received;
   std::vector<std::pair<std::string, double>> verdicts;  // packets
   std::vector<WorkerFigures> workers;
@@ -62,9 +63,12 @@ struct Figures {
 // Share of its pool's slots that a backend's weight asks for, by (pool, backend).
 using WantedShares = std::map<std::pair<std::string, std::string>, double>;
 
-// From the control socket's answers. Fails on an answer of another shape.
-std::expected<Report, std::string> read_stats(const nlohmann::ordered_json& stats);
-void add_wanted_shares(const nlohmann::ordered_json& pool, WantedShares& shares);
+// The control socket's answer to /v1/stats.
+struct Stats {
+  Report report;
+  WantedShares wanted;
+};
+std::expected<Stats, std::string> read_stats(const nlohmann::ordered_json& answer);
 
 Figures totals(const Report& report);
 // nullopt when the two are of different processes, or the later is not newer.
@@ -73,7 +77,12 @@ std::optional<Figures> rates(const Report& before, const Report& after);
 // "0", "12.3", "1.23 k", "14.9 M"
 std::string format_rate(double value);
 
-// Tables of at most 80 columns.
-std::string format_figures(const Figures& figures, const WantedShares& wanted);
+// Tables of at most 80 columns. Where they would have more than `rows` lines, the busiest VIPs and
+// backends are shown, in their order, and the others as one line each.
+std::string format_figures(const Figures& figures, const WantedShares& wanted,
+                           size_t rows = SIZE_MAX);
+
+// Rates as one object; docs/maglevctl.md has its shape.
+nlohmann::ordered_json rates_to_json(const Figures& rates, const WantedShares& wanted);
 
 }  // namespace maglev

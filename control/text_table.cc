@@ -13,8 +13,11 @@ namespace {
 constexpr size_t kGap = 2;
 constexpr size_t kNarrowestNames = 8;
 
+// Names of one kind often differ only at their end.
 std::string cut(const std::string& text, size_t width) {
-  return text.size() <= width ? text : text.substr(0, width - 2) + "..";
+  if (text.size() <= width) return text;
+  const size_t tail = (width - 2) / 2;
+  return text.substr(0, width - 2 - tail) + ".." + text.substr(text.size() - tail);
 }
 
 }  // namespace

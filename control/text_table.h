@@ -23,7 +23,8 @@ class TextTable {
   void add(std::vector<std::string> cells);
 
   // Title line and rows, each ended by a newline. Where they would be wider than the terminal, the
-  // first column (of names) gives way: what does not fit is cut, with ".." in its place.
+  // first column (of names) gives way: what does not fit is cut from its middle, with ".." in its
+  // place.
   std::string text() const;
 
  private:

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
+
+#include <fmt/format.h>
 
 #include "control/api_views.h"
 
@@ -53,39 +56,51 @@ Report later_report() {
   return report;
 }
 
+const WantedShares kWanted{{{"web", "b1"}, 0.75}, {{"web", "b2"}, 0.25}};
+
+nlohmann::ordered_json answer_of(const Report& report) {
+  return view_stats(report, report.adopted_generation,
+                    [](const std::string& pool, const std::string& backend) {
+                      return kWanted.at({pool, backend});
+                    });
+}
+
 TEST(ReadStats, ReadsWhatTheDaemonWrites) {
   const Report report = sample_report();
-  const auto read = read_stats(view_stats(report, report.adopted_generation));
+  const auto read = read_stats(answer_of(report));
   ASSERT_TRUE(read) << read.error();
   Report expected = report;
   expected.adopted_generation = 0;  // not looked at
-  EXPECT_EQ(*read, expected);
+  EXPECT_EQ(read->report, expected);
+  EXPECT_EQ(read->wanted, kWanted);
 }
 
 TEST(ReadStats, RefusesAnAnswerOfAnotherShape) {
-  auto stats = view_stats(sample_report(), 12);
+  auto stats = answer_of(sample_report());
   stats["workers"][0].erase("polls");
   EXPECT_FALSE(read_stats(stats));
   EXPECT_FALSE(read_stats(nlohmann::ordered_json::parse("[]")));
-  stats = view_stats(sample_report(), 12);
+  stats = answer_of(sample_report());
   stats["workers"][0]["port"] = "nowhere";
   EXPECT_FALSE(read_stats(stats));
 }
 
 TEST(Totals, AreTheCountersThemselves) {
   const Figures figures = totals(sample_report());
-  EXPECT_FALSE(figures.per_second);
+  EXPECT_FALSE(figures.interval_s);
   EXPECT_EQ(figures.received.packets, 70);
   EXPECT_EQ(figures.received.volume, 7000);
   EXPECT_EQ(figures.verdicts[1], std::pair(std::string("no_backend"), 7.0));
   EXPECT_EQ(figures.backends[1].forwarded.packets, 15);
   EXPECT_DOUBLE_EQ(figures.workers[0].busy_share.value(), 0.6);
+  EXPECT_DOUBLE_EQ(figures.workers[0].burst_fill.value(), 70.0 / 60);
+  EXPECT_FALSE(figures.workers[1].burst_fill) << "no poll found a packet";
 }
 
 TEST(Rates, AreDifferencesOverTheReportsOwnClock) {
   const auto figures = rates(sample_report(), later_report());
   ASSERT_TRUE(figures);
-  EXPECT_TRUE(figures->per_second);
+  EXPECT_DOUBLE_EQ(figures->interval_s.value(), 0.5);
   EXPECT_DOUBLE_EQ(figures->received.packets, 2000);
   EXPECT_DOUBLE_EQ(figures->received.volume, 1'600'000);  // bits
   EXPECT_DOUBLE_EQ(figures->verdicts[0].second, 1996);
@@ -95,6 +110,7 @@ TEST(Rates, AreDifferencesOverTheReportsOwnClock) {
   EXPECT_DOUBLE_EQ(figures->backends[0].forwarded.packets, 1498);
   EXPECT_DOUBLE_EQ(figures->ports[0].missed, 10);
   EXPECT_DOUBLE_EQ(figures->workers[0].busy_share.value(), 0.75);
+  EXPECT_DOUBLE_EQ(figures->workers[0].burst_fill.value(), 1000.0 / 75);
   EXPECT_FALSE(figures->workers[1].busy_share) << "it did not poll at all";
 }
 
@@ -127,10 +143,20 @@ TEST(FormatRate, HasThreeDigitsAndAUnit) {
 }
 
 TEST(FormatFigures, ShowsRatesByVipBackendAndWorkerWithShares) {
-  const WantedShares wanted{{{"web", "b1"}, 0.75}, {{"web", "b2"}, 0.25}};
-  EXPECT_EQ(format_figures(*rates(sample_report(), later_report()), wanted),
+  EXPECT_EQ(format_figures(*rates(sample_report(), later_report()), kWanted),
             R"(TOTAL     PACKETS/S  BITS/S
 received     2.00 k  1.60 M
+
+VERDICT     PACKETS/S
+forwarded      2.00 k
+no_backend       4.00
+
+PORT    QUEUE  LCORE  PACKETS/S  BITS/S    BUSY  BURST
+uplink      0      1     2.00 k  1.60 M  75.00%   13.3
+uplink      1      3          0       0       -      -
+
+PORT    LINK  MISSED/S  NO BUFFER/S  ERRORS/S  STEERING DROPPED/S
+uplink  up        10.0            0         0                   0
 
 VIP       PACKETS/S  BITS/S  DROPPED/S
 web-http     2.00 k  1.60 M       4.00
@@ -138,18 +164,42 @@ web-http     2.00 k  1.60 M       4.00
 BACKEND  PACKETS/S  BITS/S  DROPPED/S  WANTED    SEEN
 web/b1      1.50 k  1.20 M          0  75.00%  75.05%
 web/b2         498   398 k          0  25.00%  24.95%
-
-PORT    QUEUE  LCORE  PACKETS/S  BITS/S    BUSY
-uplink      0      1     2.00 k  1.60 M  75.00%
-uplink      1      3          0       0       -
-
-PORT    LINK  MISSED/S  NO BUFFER/S  ERRORS/S  STEERING DROPPED/S
-uplink  up        10.0            0         0                   0
-
-VERDICT     PACKETS/S
-forwarded      2.00 k
-no_backend       4.00
 )");
+}
+
+TEST(FormatFigures, ShowsTheBusiestAndSumsUpTheOthersWhereThereIsNoRoom) {
+  Report report = sample_report();
+  report.backends.clear();
+  for (uint64_t i = 0; i < 1000; ++i) {
+    report.backends.push_back({.pool = "web",
+                               .name = fmt::format("b{:03}", i),
+                               .forwarded = {i % 500 == 7 ? 1000u : 1u, 100},
+                               .dropped = {}});
+  }
+  const std::string text = format_figures(totals(report), {}, 22);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 22) << text;
+  const size_t first = text.find("web/b007     1000");
+  EXPECT_LT(first, text.find("web/b507     1000")) << text;
+  EXPECT_NE(text.find("998 more      998"), std::string::npos) << text;
+  EXPECT_NE(text.find("web-http"), std::string::npos) << "the VIP needs but one line\n" << text;
+
+  report.vips.assign(1000, report.vips[0]);
+  EXPECT_EQ(std::ranges::count(format_figures(totals(report), {}, 30), '\n'), 30);
+}
+
+TEST(RatesToJson, HoldsTheRatesOfTheTables) {
+  const auto json = rates_to_json(*rates(sample_report(), later_report()), kWanted);
+  EXPECT_EQ(json["interval_s"], 0.5);
+  EXPECT_EQ(json["received"]["packets_per_s"], 2000.0);
+  EXPECT_EQ(json["received"]["bits_per_s"], 1'600'000.0);
+  EXPECT_EQ(json["verdicts"]["no_backend"]["packets_per_s"], 4.0);
+  EXPECT_EQ(json["workers"][0]["busy_share"], 0.75);
+  EXPECT_NEAR(json["workers"][0]["packets_per_burst"].get<double>(), 13.33, 0.01);
+  EXPECT_TRUE(json["workers"][1]["busy_share"].is_null());
+  EXPECT_EQ(json["ports"][0]["receive_missed_per_s"], 10.0);
+  EXPECT_EQ(json["vips"][0]["dropped"]["packets_per_s"], 4.0);
+  EXPECT_EQ(json["backends"][0]["wanted_share"], 0.75);
+  EXPECT_NEAR(json["backends"][0]["seen_share"].get<double>(), 0.7505, 0.0001);
 }
 
 TEST(FormatFigures, FitsEightyColumnsWithLongNamesAndLargeCounters) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,7 @@ class MaglevctlTest : public ControllerTest {
     start_healthy();
     auto opened = ApiServer::open(io_, socket_,
                                   {[this](const ApiRequest& request) {
+                                     ++requests_;
                                      return answer_api(*controller_, dataplane_, request);
                                    },
                                    [this]() -> const DataplaneStatus& { return dataplane_; }},
@@ -115,6 +117,7 @@ class MaglevctlTest : public ControllerTest {
       io_.get_executor()};
   std::string socket_ = directory_.path("/ctl.sock");
   DataplaneStatus dataplane_;
+  std::atomic<int> requests_ = 0;
   std::unique_ptr<ApiServer> server_;
   std::thread thread_;
 };
@@ -236,6 +239,13 @@ TEST_F(MaglevctlTest, WatchesRates) {
   EXPECT_NE(outcome.out.find("received     2.00 k  1.60 M"), std::string::npos) << outcome.out;
 }
 
+TEST_F(MaglevctlTest, AWatchAsksOnceAnIntervalWhateverTheNumberOfPools) {
+  report(1, 7);
+  requests_ = 0;
+  shown("stats --watch --interval 0.05 --count 3");
+  EXPECT_EQ(requests_, 4) << "one beforehand and one an interval";
+}
+
 TEST_F(MaglevctlTest, AWatchSaysWhenTheDataplaneIsSilentOrWasStartedAgain) {
   report(1'000'000'000, 1000);
   EXPECT_NE(shown("stats --watch --interval 0.05 --count 1").find("no new report"),
@@ -253,8 +263,21 @@ TEST_F(MaglevctlTest, AWatchInJsonIsOneLineAnInterval) {
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
     EXPECT_EQ(Json::parse(line)["received"]["packets"], 7);
+    EXPECT_TRUE(Json::parse(line)["rates"].is_null()) << "there was no newer report";
   }
   EXPECT_EQ(count, 3);
+}
+
+TEST_F(MaglevctlTest, AWatchInJsonHoldsTheRatesOfEachInterval) {
+  report(1'000'000'000, 1000);
+  auto watching =
+      std::async(std::launch::async, [&] { return json("stats --watch --interval 2 --count 1"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
+  report(3'000'000'000, 5000);
+  const Json line = watching.get();
+  EXPECT_EQ(line["received"]["packets"], 5000);
+  EXPECT_EQ(line["rates"]["received"]["packets_per_s"], 2000.0);
+  EXPECT_NEAR(line["rates"]["backends"][0]["wanted_share"].get<double>(), 1.0 / 3, 1e-9);
 }
 
 TEST_F(MaglevctlTest, WhatTheDaemonRefusesChangesNothingAndExitsWithOne) {
