@@ -38,6 +38,7 @@ unsigned status_of(std::string_view code) {
       {"bad_method", 405},
       {"exists", 409},
       {"in_use", 409},
+      {"clash", 409},
       {"fixed", 409},
       {"too_large", 413},
       {"no_report", 503},
@@ -107,14 +108,15 @@ Shown show_backends(const Sources& from, const Names& names) {
 
 Shown show_vips(const Sources& from, const Names&) {
   Json vips = Json::array();
-  for (const auto& [name, vip] : from.controller.model().vips())
-    vips.push_back(view_vip(name, vip));
+  for (const auto& [name, vip] : from.controller.model().vips()) {
+    vips.push_back(view_vip_summary(name, vip));
+  }
   return Json{{"vips", std::move(vips)}};
 }
 
 Shown show_vip(const Sources& from, const Names& names) {
   return then(from.controller.model().find_vip(names[0]),
-              [&](const Vip* vip) -> Shown { return view_vip(names[0], *vip); });
+              [&](const Vip* vip) -> Shown { return view_vip(from.controller, names[0], *vip); });
 }
 
 // --- what changes ----------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 #include "control/api_views.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -25,10 +28,22 @@ std::string_view health_text(const PoolSettings& settings, HealthVerdict verdict
 }
 
 Json view_next_hop(const NextHop& hop) {
-  return {{"resolved", hop.resolved},
-          {"mac", hop.resolved ? format_mac(hop.mac) : ""},
-          {"interface", hop.interface},
-          {"reason", hop.reason}};
+  return {{"resolved", hop.resolved},   {"mac", hop.resolved ? format_mac(hop.mac) : ""},
+          {"interface", hop.interface}, {"via", hop.resolved ? hop.via.to_string() : ""},
+          {"on_link", hop.on_link},     {"reason", hop.reason}};
+}
+
+Json view_path_mtu(const PathMtu& mtu, Controller::Clock::time_point now) {
+  Json expires_in_s;
+  if (mtu.until) {
+    expires_in_s = std::chrono::duration_cast<std::chrono::seconds>(*mtu.until - now).count();
+  }
+  return {{"bytes", mtu.bytes}, {"reason", mtu.reason}, {"expires_in_s", expires_in_s}};
+}
+
+Json view_path_mtu_messages(const std::optional<PathMtus::Counts>& counts) {
+  if (!counts) return nullptr;
+  return {{"taken", counts->taken}, {"ignored", counts->ignored}};
 }
 
 // `source` follows the name everywhere.
@@ -122,7 +137,8 @@ Json view_status(const Controller& controller, const DataplaneStatus& dataplane)
           {"vips", controller.model().vips().size()},
           {"backends", backends},
           {"backends_in_tables", in_tables},
-          {"next_hops_unresolved", unresolved}};
+          {"next_hops_unresolved", unresolved},
+          {"path_mtu_messages", view_path_mtu_messages(controller.path_mtu_messages())}};
 }
 
 WantedShare wanted_shares(const Controller& controller) {
@@ -218,7 +234,10 @@ Json view_backends(const Controller& controller, const std::string& pool_name, c
     view["slots"] = slots;
     view["share"] = place ? double(slots) / plan->table_size : 0.0;
     view["wanted_share"] = place ? membership.members[*place].weight / all_weights : 0.0;
-    view["next_hop"] = view_next_hop(controller.way_out_of(backend.address).next_hop);
+    const WayOut way_out = controller.way_out_of(backend.address);
+    view["next_hop"] = view_next_hop(way_out.next_hop);
+    view["outer_source"] = way_out.next_hop.resolved ? to_text(way_out.outer_source) : "";
+    view["path_mtu"] = view_path_mtu(way_out.path_mtu, controller.now());
     views.push_back(std::move(view));
   }
   return views;
@@ -253,8 +272,26 @@ Json view_foreseen(const Controller::Foreseen& foreseen) {
           {"after", view_side(after)}};
 }
 
-Json view_vip(const std::string& name, const Vip& vip) {
+Json view_vip_summary(const std::string& name, const Vip& vip) {
   return with_source(to_json(name, vip), vip.source);
+}
+
+Json view_vip(const Controller& controller, const std::string& name, const Vip& vip) {
+  Json unusable = Json::array();
+  if (vip.encapsulation == Encapsulation::kLayer2) {
+    for (const auto& [backend_name, backend] :
+         (*controller.model().find_pool(vip.pool))->backends) {
+      const NextHop hop = controller.way_out_of(backend.address).next_hop;
+      if (!hop.resolved || hop.on_link) continue;
+      unusable.push_back({{"name", backend_name},
+                          {"reason", fmt::format("it is behind the gateway {}, but encapsulation "
+                                                 "l2 needs a backend on link",
+                                                 hop.via.to_string())}});
+    }
+  }
+  Json view = view_vip_summary(name, vip);
+  view["unusable_backends"] = std::move(unusable);
+  return view;
 }
 
 }  // namespace maglev

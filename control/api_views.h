@@ -22,6 +22,7 @@ Json view_pool_summary(const Controller& controller, const std::string& name, co
 Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
 Json view_foreseen(const Controller::Foreseen& foreseen);
-Json view_vip(const std::string& name, const Vip& vip);
+Json view_vip_summary(const std::string& name, const Vip& vip);
+Json view_vip(const Controller& controller, const std::string& name, const Vip& vip);
 
 }  // namespace maglev

@@ -4,124 +4,28 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <boost/algorithm/string/join.hpp>
 #include <charconv>
-#include <span>
-#include <tuple>
-#include <type_traits>
+
+#include "control/setting_readers.h"
 
 namespace maglev {
 namespace {
 
-using boost::algorithm::join;
-
-namespace ip = boost::asio::ip;
-
 constexpr uint32_t kMaxIntervalMs = 3600000;
 constexpr uint32_t kMaxInARow = 1000;
+constexpr uint32_t kMinPathMtuExpiryS = 1;
+constexpr uint32_t kMaxPathMtuExpiryS = 86400;
 constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
-
-template <typename T>
-using Choice = std::pair<std::string_view, T>;
-template <typename T>
-using Choices = std::span<const Choice<std::type_identity_t<T>>>;
 
 constexpr Choice<BackendState> kStates[] = {{"ready", BackendState::kReady},
                                             {"drain", BackendState::kDrain},
                                             {"maintenance", BackendState::kMaintenance}};
-constexpr Choice<VipProtocol> kProtocols[] = {{"tcp", VipProtocol::kTcp},
-                                              {"udp", VipProtocol::kUdp}};
-constexpr Choice<HashPolicy> kHashes[] = {{"five_tuple", HashPolicy::kFiveTuple},
-                                          {"source", HashPolicy::kSource}};
-constexpr Choice<Encapsulation> kEncapsulations[] = {{"ipip", Encapsulation::kIpInIp}};
 constexpr Choice<HealthType> kHealthTypes[] = {{"tcp", HealthType::kTcp}};
 // What fills a pool's table; one so far.
 constexpr Choice<PlacementKind> kPlacements[] = {{"maglev", PlacementKind::kMaglev},
                                                  {"ring", PlacementKind::kRing},
                                                  {"rendezvous", PlacementKind::kRendezvous},
                                                  {"bounded", PlacementKind::kBounded}};
-
-template <typename T>
-std::string_view text_of(T value, Choices<T> choices) {
-  for (const auto& [text, choice] : choices) {
-    if (choice == value) return text;
-  }
-  return "unknown";
-}
-
-template <typename T>
-T read_choice(const YamlCursor& cursor, Choices<T> choices, T fallback) {
-  if (!cursor.exists()) return fallback;
-  const std::string text = cursor.text();
-  std::vector<std::string> allowed;
-  for (const auto& [name, choice] : choices) {
-    if (name == text) return choice;
-    allowed.emplace_back(name);
-  }
-  cursor.fail(fmt::format("expected {}, found '{}'", join(allowed, " or "), text));
-  return fallback;
-}
-
-uint32_t read_number(const YamlCursor& cursor, uint32_t min, uint32_t max, uint32_t fallback) {
-  return static_cast<uint32_t>(cursor.integer(min, max, fallback));
-}
-
-uint16_t read_port(const YamlCursor& cursor) {
-  return static_cast<uint16_t>(cursor.integer(1, 65535, 1));
-}
-
-bool is_name(std::string_view text) {
-  const auto alphanumeric = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
-  const auto allowed = [&](char c) {
-    return alphanumeric(c) || c == '.' || c == '_' || c == '-' || c == ':';
-  };
-  return !text.empty() && text.size() <= kMaxNameLength && alphanumeric(text.front()) &&
-         std::ranges::all_of(text, allowed);
-}
-
-// Names appear in URL paths, metrics and command lines, and must pass all of them unchanged.
-std::string read_name(const YamlCursor& owner) {
-  const YamlCursor cursor = owner.required("name");
-  std::string name = cursor.text();
-  if (cursor.exists() && !is_name(name)) {
-    cursor.fail(
-        fmt::format("expected a name of 1 to {} letters, digits and ._:- that starts with "
-                    "a letter or digit, found '{}'",
-                    kMaxNameLength, name.substr(0, 2 * kMaxNameLength)));
-  }
-  return name;
-}
-
-ip::address_v4 read_address(const YamlCursor& cursor) {
-  if (!cursor.exists()) return {};
-  const std::string text = cursor.text();
-  boost::system::error_code error;
-  const ip::address_v4 address = ip::make_address_v4(text, error);
-  if (error) {
-    boost::system::error_code not_v6;
-    ip::make_address_v6(text, not_v6);
-    if (!not_v6) {
-      cursor.fail(
-          fmt::format("IPv6 is not supported yet: expected an IPv4 address, found '{}'", text));
-    } else if (text.find('/') != std::string::npos) {
-      cursor.fail(
-          fmt::format("prefixes are not supported yet: expected one IPv4 address, found "
-                      "'{}'",
-                      text));
-    } else {
-      cursor.fail(fmt::format("expected an IPv4 address such as 198.51.100.10, found '{}'", text));
-    }
-    return {};
-  }
-  constexpr uint32_t kFirstUnicast = 1u << 24;      // below: "this network"
-  constexpr uint32_t kFirstMulticast = 0xe0000000;  // from here: multicast, reserved, broadcast
-  if (address.to_uint() < kFirstUnicast || address.to_uint() >= kFirstMulticast) {
-    cursor.fail(fmt::format("expected the address of one host, found '{}'", text));
-  }
-  return address;
-}
 
 HealthSettings read_health(const YamlCursor& cursor) {
   HealthSettings health;
@@ -181,20 +85,37 @@ void check_counts(const YamlCursor& document, const Configuration& configuration
 }
 
 void read_vips(const YamlCursor& cursor, Configuration& configuration) {
-  std::map<std::tuple<ip::address_v4, VipProtocol, uint16_t>, std::string> taken;
+  VipSet vips;
   for (const YamlCursor& element : cursor.elements()) {
     const auto [name, vip] = read_vip(element);
     if (!configuration.vips.try_emplace(name, vip).second) {
       element.fail(fmt::format("two VIPs are named '{}'", name));
+      continue;
     }
-    const auto [other, is_new] = taken.try_emplace({vip.address, vip.protocol, vip.port}, name);
-    if (!is_new && !vip.address.is_unspecified()) {
-      element.fail(fmt::format("VIP '{}' has the address, protocol and port of VIP '{}'", name,
-                               other->second));
+    if (!vip.prefix.address.is_unspecified()) {
+      if (const auto clash = vips.find_clash(name, vip)) element.fail(clash->message);
+      vips.put(name, vip);
     }
-    if (!vip.pool.empty() && !configuration.pools.contains(vip.pool)) {
+    if (vip.pool.empty()) continue;
+    const auto pool = configuration.pools.find(vip.pool);
+    if (pool == configuration.pools.end()) {
       element.required("pool").fail(fmt::format("no pool is named '{}'", vip.pool));
+    } else if (const auto fits = check_families(vip, pool->second); !fits) {
+      element.required("pool").fail(fits.error());
     }
+  }
+}
+
+void read_outer_source_prefixes(const YamlCursor& cursor, Configuration& configuration) {
+  std::vector<Prefix>& prefixes = configuration.outer_source_prefixes;
+  for (const YamlCursor& element : cursor.elements()) {
+    const Prefix prefix = read_prefix(element);
+    for (const Prefix& other : prefixes) {
+      if (other.address.is_v4() != prefix.address.is_v4()) continue;
+      element.fail(fmt::format("expected at most one prefix of a family: {} is given already",
+                               to_text(other)));
+    }
+    prefixes.push_back(prefix);
   }
 }
 
@@ -206,21 +127,11 @@ std::string_view to_text(Source source) {
 std::string_view to_text(BackendState state) {
   return text_of(state, kStates);
 }
-std::string_view to_text(VipProtocol protocol) {
-  return text_of(protocol, kProtocols);
-}
-std::string_view to_text(HashPolicy hash) {
-  return text_of(hash, kHashes);
-}
-std::string_view to_text(Encapsulation encapsulation) {
-  return text_of(encapsulation, kEncapsulations);
-}
-
 Named<Backend> read_backend(const YamlCursor& cursor) {
   cursor.only_keys({"name", "address", "weight", "state"});
   Backend backend;
   std::string name = read_name(cursor);
-  backend.address = read_address(cursor.required("address"));
+  backend.address = read_host(cursor.required("address"));
   backend.weight = read_number(cursor.optional("weight"), 0, kMaxWeight, backend.weight);
   backend.state = read_choice(cursor.optional("state"), kStates, backend.state);
   return {std::move(name), backend};
@@ -264,23 +175,6 @@ Named<Pool> read_pool(const YamlCursor& cursor) {
   return {std::move(name), std::move(pool)};
 }
 
-Named<Vip> read_vip(const YamlCursor& cursor) {
-  cursor.only_keys({"name", "address", "protocol", "port", "pool", "encapsulation", "hash"});
-  Vip vip;
-  std::string name = read_name(cursor);
-  vip.address = read_address(cursor.required("address"));
-  vip.protocol = read_choice(cursor.required("protocol"), kProtocols, vip.protocol);
-  const YamlCursor port = cursor.required("port");
-  if (port.exists() && port.text() != "any") {
-    vip.port = static_cast<uint16_t>(port.integer(0, 65535, 0));
-  }
-  vip.pool = cursor.required("pool").text();
-  vip.encapsulation =
-      read_choice(cursor.optional("encapsulation"), kEncapsulations, vip.encapsulation);
-  vip.hash = read_choice(cursor.optional("hash"), kHashes, vip.hash);
-  return {std::move(name), std::move(vip)};
-}
-
 // So that a table takes no more than a second or so.
 constexpr uint64_t kMaxScores = 100'000'000;
 
@@ -303,19 +197,37 @@ std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_mo
                   owners, most, pool.settings.table_size));
 }
 
+std::expected<void, std::string> check_families(const Vip& vip, const Pool& pool) {
+  if (vip.encapsulation != Encapsulation::kLayer2) return {};
+  const AddressFamily family = family_of(vip.prefix.address);
+  for (const auto& [name, backend] : pool.backends) {
+    if (family_of(backend.address) == family) continue;
+    return std::unexpected(fmt::format(
+        "backend '{}' has address {}, but encapsulation l2 keeps the packet's own IP header, so "
+        "that VIP and backends must be of one family: choose another encapsulation or pool",
+        name, backend.address.to_string()));
+  }
+  return {};
+}
+
 std::expected<Configuration, std::vector<std::string>> read_configuration(
     std::string_view text, const std::string& file_name) {
   std::vector<std::string> errors;
   const YamlCursor document = YamlCursor::parse_file(text, file_name, errors);
-  document.only_keys({"directory", "state", "hash_seed", "control", "dataplane", "pools", "vips"});
+  document.only_keys({"directory", "state", "hash_seed", "outer_source_prefixes", "control",
+                      "dataplane", "pools", "vips"});
   Configuration configuration;
   const DataplaneSettings dataplane = read_dataplane_settings(document);
   configuration.directory = dataplane.directory;
   configuration.ports = dataplane.ports;
   configuration.state_directory = read_path(document.optional("state"), "/var/lib/maglev");
   configuration.hash_seed = read_hash_seed(document.required("hash_seed"));
+  read_outer_source_prefixes(document.optional("outer_source_prefixes"), configuration);
   const YamlCursor control = document.optional("control");
-  control.only_keys({"socket"});
+  control.only_keys({"socket", "path_mtu_expiry_s"});
+  configuration.path_mtu_expiry_s =
+      read_number(control.optional("path_mtu_expiry_s"), kMinPathMtuExpiryS, kMaxPathMtuExpiryS,
+                  configuration.path_mtu_expiry_s);
   const YamlCursor socket = control.optional("socket");
   configuration.socket = read_path(socket, configuration.directory + "/control.sock");
   if (configuration.socket.size() > kMaxSocketPath) {

@@ -5,16 +5,16 @@
 // is good only when no mistake was noted. Pure functions, any thread.
 #pragma once
 
-#include <boost/asio/ip/address_v4.hpp>
 #include <cstdint>
 #include <expected>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "control/health.h"
+#include "control/prefix.h"
+#include "control/vip.h"
 #include "tables/placement.h"
 #include "tables/prime.h"
 #include "tables/published.h"
@@ -22,9 +22,6 @@
 #include "tables/yaml_cursor.h"
 
 namespace maglev {
-
-// Whether the configuration file or the control socket set something.
-enum class Source : uint8_t { kFile, kSocket };
 
 // What the operator wants of a backend; what checks find is kept apart from it.
 enum class BackendState : uint8_t {
@@ -36,7 +33,7 @@ enum class BackendState : uint8_t {
 inline constexpr uint32_t kMaxWeight = 1000000;
 
 struct Backend {
-  boost::asio::ip::address_v4 address;
+  boost::asio::ip::address address;
   uint32_t weight = 1;  // 0: owns no slot
   BackendState state = BackendState::kReady;
   Source source = Source::kFile;
@@ -60,19 +57,8 @@ struct PoolSettings {
 
 struct Pool {
   PoolSettings settings;
-  std::map<std::string, Backend, std::less<>> backends;  // by name
+  ByName<Backend> backends;
   bool operator==(const Pool&) const = default;
-};
-
-struct Vip {
-  boost::asio::ip::address_v4 address;
-  VipProtocol protocol = VipProtocol::kTcp;
-  uint16_t port = kAnyPort;
-  std::string pool;
-  Encapsulation encapsulation = Encapsulation::kIpInIp;
-  HashPolicy hash = HashPolicy::kFiveTuple;
-  Source source = Source::kFile;
-  bool operator==(const Vip&) const = default;
 };
 
 template <typename T>
@@ -81,16 +67,13 @@ T by_socket(T value) {
   return value;
 }
 
-template <typename T>
-using ByName = std::map<std::string, T, std::less<>>;
-template <typename T>
-using Named = std::pair<std::string, T>;
-
 struct Configuration {
-  std::string directory;        // shared with the dataplane
-  std::string state_directory;  // control's own
-  std::string socket;           // path
-  uint64_t hash_seed = 0;       // secret: never logged, never shown
+  std::string directory;                      // shared with the dataplane
+  std::string state_directory;                // control's own
+  std::string socket;                         // path
+  uint32_t path_mtu_expiry_s = 600;           // of what routers tell
+  uint64_t hash_seed = 0;                     // secret: never logged, never shown
+  std::vector<Prefix> outer_source_prefixes;  // at most one of a family
   std::vector<PortSettings> ports;
   ByName<Pool> pools;
   ByName<Vip> vips;
@@ -102,17 +85,16 @@ std::expected<Configuration, std::vector<std::string>> read_configuration(
 
 Named<Pool> read_pool(const YamlCursor& cursor);
 Named<Backend> read_backend(const YamlCursor& cursor);
-Named<Vip> read_vip(const YamlCursor& cursor);
 BackendPatch read_backend_patch(const YamlCursor& cursor);
 
 // That a pool's table has a slot for each backend that could own one; else a sentence. For a change
 // still to come, owners_more tells by how much it alters the number of such backends.
 std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_more = 0);
 
+// That the backends' families are those that a VIP of encapsulation l2 can serve; else a sentence.
+std::expected<void, std::string> check_families(const Vip& vip, const Pool& pool);
+
 std::string_view to_text(Source source);
 std::string_view to_text(BackendState state);
-std::string_view to_text(VipProtocol protocol);
-std::string_view to_text(HashPolicy hash);
-std::string_view to_text(Encapsulation encapsulation);
 
 }  // namespace maglev

@@ -1,6 +1,7 @@
 #include "control/controller.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -34,7 +35,9 @@ uint64_t sane_generation(uint64_t generation, std::string_view where,
 }
 
 std::string target_text(const Backend& backend, const HealthSettings& health) {
-  return fmt::format("{}:{}", backend.address.to_string(), health.port);
+  const std::string address = backend.address.to_string();
+  return backend.address.is_v4() ? fmt::format("{}:{}", address, health.port)
+                                 : fmt::format("[{}]:{}", address, health.port);
 }
 
 // What another value of would need a new process.
@@ -123,14 +126,14 @@ Health Controller::health_of(std::string_view pool, std::string_view backend) co
   return senses_.health_of(pool, backend);
 }
 
-WayOut Controller::way_out_of(ip::address_v4 address) const {
-  return find_way_out(senses_.next_hop_of(address), configuration_.ports);
+WayOut Controller::way_out_of(const ip::address& address) const {
+  return find_way_out(senses_.next_hop_of(address), senses_.path_mtu_of(address), configuration_);
 }
 
 // Makes checks and next hops follow the backends there are.
 void Controller::renew_senses() {
   std::vector<HealthTarget> targets;
-  std::set<ip::address_v4> addresses;
+  std::set<ip::address> addresses;
   decltype(verdicts_) kept;
   for (const auto& [name, pool] : model_.pools()) {
     const HealthSettings& health = pool.settings.health;
@@ -211,6 +214,9 @@ std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Ref
   for (const Override& change : *planned) {
     if (change.key.kind == OverrideKey::Kind::kPool) pool_changed(change.key.name);
     if (change.key.kind == OverrideKey::Kind::kBackend) dirty_pools_.insert(change.key.pool);
+    const auto* vip = std::get_if<Vip>(&change.value);
+    const PlannedPool* plan = vip != nullptr ? this->planned(vip->pool) : nullptr;
+    if (plan != nullptr) warn_of_layer2(vip->pool, plan->off_link);
   }
   is_held_ = false;
   if (const auto published = publish(); !published) {
@@ -270,15 +276,18 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
   }
   for (const auto& [name, vip] : model.vips()) {
     const auto before = model_.vips().find(name);
-    if (before == model_.vips().end() || before->second.hash == vip.hash) continue;
+    if (before == model_.vips().end()) continue;
+    const Vip& old = before->second;
+    if (old.hash == vip.hash && old.fragments == vip.fragments) continue;
     errors.push_back(
-        fmt::format("VIP '{}': hash {} is fixed for the VIP's life: remove the VIP "
-                    "and add it again",
-                    name, to_text(before->second.hash)));
+        fmt::format("VIP '{}': hash {} and fragments {} are fixed for the VIP's life: "
+                    "remove the VIP and add it again",
+                    name, to_text(old.hash), to_text(old.fragments)));
   }
   if (!errors.empty()) return std::unexpected(std::move(errors));
 
   if (!dropped.empty()) forget(dropped);
+  const bool sources_differ = next.outer_source_prefixes != configuration_.outer_source_prefixes;
   configuration_ = std::move(next);
   const Model before = std::exchange(model_, std::move(model));
   root_is_dirty_ = true;
@@ -290,7 +299,7 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
     const auto old = before.pools().find(name);
     if (old == before.pools().end()) {
       pool_changed(name);
-    } else if (old->second != pool) {
+    } else if (old->second != pool || sources_differ) {
       dirty_pools_.insert(name);
     }
   }
@@ -315,19 +324,46 @@ void Controller::health_changed(const std::string& pool, const std::string& back
   dirty_pools_.insert(pool);
 }
 
-void Controller::next_hops_changed(const std::vector<ip::address_v4>& addresses) {
-  const std::set<ip::address_v4> changed(addresses.begin(), addresses.end());
+template <typename F>
+void Controller::for_each_backend_at(const std::vector<ip::address>& addresses, F f) const {
+  const std::set<ip::address> wanted(addresses.begin(), addresses.end());
   for (const auto& [name, pool] : model_.pools()) {
     for (const auto& [backend_name, backend] : pool.backends) {
-      if (!changed.contains(backend.address)) continue;
-      const WayOut way_out = way_out_of(backend.address);
-      const NextHop& hop = way_out.next_hop;
-      spdlog::info("next hop of backend {}/{}: {}", name, backend_name,
-                   hop.resolved ? fmt::format("{} out of {}", format_mac(hop.mac), hop.interface)
-                                : "unresolved, " + hop.reason);
-      dirty_pools_.insert(name);
+      if (wanted.contains(backend.address)) f(name, backend_name, backend.address);
     }
   }
+}
+
+void Controller::next_hops_changed(const std::vector<ip::address>& addresses) {
+  for_each_backend_at(addresses, [this](const std::string& pool, const std::string& backend,
+                                        const ip::address& address) {
+    const WayOut way_out = way_out_of(address);
+    const NextHop& hop = way_out.next_hop;
+    spdlog::info("next hop of backend {}/{}: {}", pool, backend,
+                 hop.resolved ? fmt::format("{} out of {}", format_mac(hop.mac), hop.interface)
+                              : "unresolved, " + hop.reason);
+    dirty_pools_.insert(pool);
+  });
+}
+
+// One line whatever their number: who sends such messages must not fill the log.
+void Controller::path_mtus_changed(const std::vector<ip::address>& addresses) {
+  if (addresses.empty()) return;
+  for_each_backend_at(addresses, [this](const std::string& pool, const std::string&,
+                                        const ip::address&) { dirty_pools_.insert(pool); });
+  const PathMtu mtu = way_out_of(addresses.front()).path_mtu;
+  spdlog::info("path MTU of {} addresses changed; of {} it is {} bytes ({})", addresses.size(),
+               addresses.front().to_string(), mtu.bytes, mtu.reason);
+}
+
+bool Controller::is_outer_packet(const OuterPacket& packet) const {
+  const bool is_encapsulated =
+      packet.protocol == IPPROTO_IPIP || packet.protocol == IPPROTO_IPV6 ||
+      packet.protocol == IPPROTO_GRE ||
+      (packet.protocol == IPPROTO_UDP && model_.vip_set().uses_gue_port(packet.destination_port));
+  if (!is_encapsulated) return false;
+  const WayOut way_out = way_out_of(packet.destination);  // unresolved where it is no backend's
+  return way_out.next_hop.resolved && contains(way_out.outer_source, packet.source);
 }
 
 void Controller::tick() {
@@ -418,7 +454,7 @@ PoolSenses Controller::senses_of(const std::string& pool) const {
   const auto settling = settling_.find(pool);
   const auto* const unchecked = settling == settling_.end() ? nullptr : &settling->second.unchecked;
   return {[this, pool](const std::string& name) { return senses_.health_of(pool, name).verdict; },
-          senses_.next_hop_of,
+          [this](const ip::address& address) { return way_out_of(address); },
           [unchecked](const std::string& name) {
             return unchecked != nullptr && unchecked->contains(name);
           }};
@@ -428,7 +464,7 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
   const Pool& pool = model_.pools().find(name)->second;
   const PoolSenses senses = senses_of(name);
   const PlannedPool* previous = planned(name);
-  auto plan = plan_pool(name, pool, numberings_[name], senses, configuration_.ports,
+  auto plan = plan_pool(name, pool, numberings_[name], senses,
                         reuse == ReuseTable::kYes ? previous : nullptr);
   if (!plan) return std::unexpected(plan.error());
   const auto is_crowded = [](const PlannedPool& p) {
@@ -446,8 +482,21 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
   } else if (was_open && !plan->membership.fail_open) {
     spdlog::info("pool {}: enough backends are healthy again", name);
   }
+  const size_t off_link_before = previous != nullptr ? previous->off_link : 0;
+  if (plan->off_link != off_link_before) warn_of_layer2(name, plan->off_link);
   planned_.insert_or_assign(name, std::move(*plan));
   return {};
+}
+
+void Controller::warn_of_layer2(const std::string& pool, size_t off_link) const {
+  for (const AddressFamily family : {AddressFamily::kIpv4, AddressFamily::kIpv6}) {
+    const std::string* vip = model_.vip_set().find_layer2(pool, family);
+    if (vip == nullptr || off_link == 0) continue;
+    spdlog::warn(
+        "pool {}: {} backends are behind a gateway and get nothing from VIP {}, whose "
+        "encapsulation l2 needs them on link",
+        pool, off_link, *vip);
+  }
 }
 
 // Writes what is not there yet. A plan lets go of its files once they are written; one whose files

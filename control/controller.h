@@ -10,12 +10,13 @@
 // 3. A publication costs what changed: a pool is planned again only when something about it is new.
 #pragma once
 
-#include <boost/asio/ip/address_v4.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <chrono>
 #include <cstdint>
 #include <expected>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -38,8 +39,12 @@ class Controller {
   struct Senses {
     std::function<void(const std::vector<HealthTarget>&)> check;
     std::function<Health(std::string_view pool, std::string_view backend)> health_of;
-    std::function<void(const std::set<boost::asio::ip::address_v4>&)> watch;
-    std::function<NextHop(boost::asio::ip::address_v4 address)> next_hop_of;
+    std::function<void(const std::set<boost::asio::ip::address>&)> watch;
+    std::function<NextHop(const boost::asio::ip::address& address)> next_hop_of;
+    std::function<std::optional<PathMtuMemory::Entry>(const boost::asio::ip::address& address)>
+        path_mtu_of;
+    // nullopt where this host cannot hear them.
+    std::function<std::optional<PathMtus::Counts>()> path_mtu_messages;
     std::function<Clock::time_point()> now;
   };
 
@@ -52,8 +57,10 @@ class Controller {
   const Model& model() const { return model_; }
   uint64_t generation() const { return published_generation_; }  // 0: nothing published yet
   const PlannedPool* planned(std::string_view pool) const;       // null before its publication
+  Clock::time_point now() const { return senses_.now(); }
+  std::optional<PathMtus::Counts> path_mtu_messages() const { return senses_.path_mtu_messages(); }
   Health health_of(std::string_view pool, std::string_view backend) const;
-  WayOut way_out_of(boost::asio::ip::address_v4 address) const;
+  WayOut way_out_of(const boost::asio::ip::address& address) const;
 
   // Carries out a change that model() planned. Returns the first generation that contains it.
   std::expected<uint64_t, Refusal> commit(std::expected<Overrides, Refusal> planned);
@@ -72,7 +79,11 @@ class Controller {
 
   // News from the outside, published with the next tick().
   void health_changed(const std::string& pool, const std::string& backend, const Health& health);
-  void next_hops_changed(const std::vector<boost::asio::ip::address_v4>& addresses);
+  void next_hops_changed(const std::vector<boost::asio::ip::address>& addresses);
+  void path_mtus_changed(const std::vector<boost::asio::ip::address>& addresses);
+
+  // Whether the dataplane may have sent such a packet.
+  bool is_outer_packet(const OuterPacket& packet) const;
 
   // To be called every kTick: publishes what has gathered since the last one. Now and then it also
   // looks whether the published files are still as they were written, and makes them again if not.
@@ -88,6 +99,11 @@ class Controller {
 
   void forget(const std::vector<Model::Dropped>& dropped);
   void pool_changed(const std::string& name);
+  // Calls f(pool's name, backend's name, its address) for each backend at one of the addresses.
+  template <typename F>
+  void for_each_backend_at(const std::vector<boost::asio::ip::address>& addresses, F f) const;
+  // Where `off_link` backends of the pool are behind a gateway.
+  void warn_of_layer2(const std::string& pool, size_t off_link) const;
   void start_settling(const std::string& name, const Pool& pool);
   void end_settling();
   bool must_hold() const;

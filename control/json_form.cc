@@ -30,13 +30,22 @@ ordered_json to_json(const std::string& name, const Backend& backend) {
 }
 
 ordered_json to_json(const std::string& name, const Vip& vip) {
-  return {{"name", name},
-          {"address", vip.address.to_string()},
-          {"protocol", to_text(vip.protocol)},
-          {"port", vip.port},
-          {"pool", vip.pool},
-          {"encapsulation", to_text(vip.encapsulation)},
-          {"hash", to_text(vip.hash)}};
+  ordered_json form = {{"name", name},
+                       {"address", to_text(vip.prefix)},
+                       {"protocol", to_text(vip.protocol)},
+                       {"port", vip.port},
+                       {"pool", vip.pool},
+                       {"encapsulation", to_text(vip.encapsulation)},
+                       {"hash", to_text(vip.hash)},
+                       {"fragments", to_text(vip.fragments)},
+                       {"echo", echo_text(vip.flags)},
+                       {"unserved_ports", unserved_ports_text(vip.flags)},
+                       {"too_big", too_big_text(vip.flags)}};
+  if (is_gue(vip.encapsulation)) {
+    form["gue_port"] = vip.gue_port;
+    form["outer_checksum"] = (vip.flags & kVipOuterChecksumZero) == 0;
+  }
+  return form;
 }
 
 ordered_json to_json(const BackendPatch& patch) {

@@ -362,12 +362,18 @@ void CommandLine::add_vip_commands() {
     return HttpRequest{"POST", "/v1/vips", body()};
   });
   named(add, "VIP", vip_);
-  field<std::string>(add, "--address", "/address", "the address")->required();
-  field<std::string>(add, "--protocol", "/protocol", "tcp or udp")->required();
+  field<std::string>(add, "--address", "/address", "an address or a prefix")->required();
+  field<std::string>(add, "--protocol", "/protocol", "tcp, udp or tcp_and_udp")->required();
   field<std::string>(add, "--port", "/port", "a number, or any")->required();
   field<std::string>(add, "--pool", "/pool", "the pool it uses")->required();
-  field<std::string>(add, "--encapsulation", "/encapsulation", "ipip");
+  field<std::string>(add, "--encapsulation", "/encapsulation", "ipip, gre, gue, gue1 or l2");
+  field<int64_t>(add, "--gue-port", "/gue_port", "UDP destination port of gue and gue1");
+  field<bool>(add, "--outer-checksum", "/outer_checksum", "of gue and gue1 over IPv6");
   field<std::string>(add, "--hash", "/hash", "five_tuple or source");
+  field<std::string>(add, "--fragments", "/fragments", "flow or address");
+  field<std::string>(add, "--echo", "/echo", "answer or kernel");
+  field<std::string>(add, "--unserved-ports", "/unserved_ports", "drop or kernel");
+  field<std::string>(add, "--too-big", "/too_big", "report or fragment");
 
   named(changing(vip, "remove", "remove a VIP",
                  [this] {

@@ -125,25 +125,41 @@ std::string format_backends(const Json& backends) {
       remarks +=
           fmt::format("{} has no next hop: {}\n", text(backend, "name"), text(next_hop, "reason"));
     }
+    const Json& path_mtu = backend.at("path_mtu");
+    if (!path_mtu.at("expires_in_s").is_null()) {
+      remarks += fmt::format("{} has a path MTU of {} bytes ({}) for another {} s\n",
+                             text(backend, "name"), number(path_mtu, "bytes"),
+                             text(path_mtu, "reason"), path_mtu.at("expires_in_s").get<int64_t>());
+    }
   }
   return remarks.empty() ? table.text() : table.text() + "\n" + remarks;
 }
 
 std::string format_vips(const Json& vips) {
-  TextTable table({{"VIP"}, {"SOURCE"}, {"ADDRESS"}, {"PROTOCOL"}, {"PORT", kRight}, {"POOL"}});
+  TextTable table(
+      {{"VIP"}, {"SOURCE"}, {"ADDRESS"}, {"PROTOCOL"}, {"PORT", kRight}, {"POOL"}, {"ENCAP"}});
   for (const Json& vip : vips.at("vips")) {
     table.add({text(vip, "name"), text(vip, "source"), text(vip, "address"), text(vip, "protocol"),
-               port(vip), text(vip, "pool")});
+               port(vip), text(vip, "pool"), text(vip, "encapsulation")});
   }
   return table.text();
 }
 
 std::string format_vip(const Json& vip) {
-  return fmt::format(
-      "VIP            {} (set by {})\naddress        {}\nprotocol       {}\nport           {}\n"
-      "pool           {}\nencapsulation  {}\nhash           {}\n",
-      text(vip, "name"), text(vip, "source"), text(vip, "address"), text(vip, "protocol"),
-      port(vip), text(vip, "pool"), text(vip, "encapsulation"), text(vip, "hash"));
+  std::string view =
+      fmt::format("{:<15}{} (set by {})\n", "VIP", text(vip, "name"), text(vip, "source"));
+  for (const auto& [setting, value] : vip.items()) {
+    if (setting == "name" || setting == "source" || setting == "unusable_backends") continue;
+    view += fmt::format("{:<15}{}\n", setting,
+                        setting == "port"   ? port(vip)
+                        : value.is_string() ? value.get<std::string>()
+                                            : value.dump());
+  }
+  for (const Json& backend : vip.at("unusable_backends")) {
+    view += fmt::format("{} gets nothing from this VIP: {}\n", text(backend, "name"),
+                        text(backend, "reason"));
+  }
+  return view;
 }
 
 }  // namespace maglev

@@ -21,6 +21,8 @@
 #include "control/files.h"
 #include "control/health.h"
 #include "control/next_hops.h"
+#include "control/path_mtu.h"
+#include "control/render.h"
 
 namespace maglev {
 namespace {
@@ -56,6 +58,7 @@ class Daemon {
     auto publisher = need(Publisher::open(configuration.directory));
     auto state = need(State::open(configuration.state_directory));
     const std::string socket = configuration.socket;
+    listen_for_path_mtus(configuration.path_mtu_expiry_s);
     report_ = std::make_unique<DataplaneReport>(io_, configuration.directory,
                                                 [this] { api_->dataplane_reported(); });
     controller_ =
@@ -93,11 +96,36 @@ class Daemon {
     return report ? report->adopted_generation : 0;
   }
 
+  // Without it the MTUs of routes and interfaces count alone, which is no reason not to start.
+  void listen_for_path_mtus(uint32_t expiry_s) {
+    auto opened = PathMtus::open(
+        io_, std::chrono::seconds(expiry_s),
+        [this](const OuterPacket& packet) { return controller_->is_outer_packet(packet); },
+        [this](const auto& changed) { controller_->path_mtus_changed(changed); });
+    if (opened) {
+      path_mtus_ = std::move(*opened);
+    } else {
+      spdlog::warn("path MTUs are not learnt from ICMP: {}", opened.error());
+    }
+  }
+
+  std::optional<PathMtuMemory::Entry> path_mtu_of(const asio::ip::address& address) const {
+    return path_mtus_ ? path_mtus_->of(address) : std::nullopt;
+  }
+
+  std::optional<PathMtus::Counts> path_mtu_messages() const {
+    if (!path_mtus_) return std::nullopt;
+    return path_mtus_->counts();
+  }
+
   Controller::Senses senses() {
     return {[this](const auto& targets) { health_.set_targets(targets); },
             [this](auto pool, auto backend) { return health_.of(pool, backend); },
             [this](const auto& addresses) { next_hops_->watch(addresses); },
-            [this](auto address) { return next_hops_->of(address); }, Controller::Clock::now};
+            [this](const auto& address) { return next_hops_->of(address); },
+            [this](const auto& address) { return path_mtu_of(address); },
+            [this] { return path_mtu_messages(); },
+            Controller::Clock::now};
   }
 
   void wait_for_reload() {
@@ -112,7 +140,11 @@ class Daemon {
     auto configuration = load_configuration(file_);
     const auto taken = configuration ? controller_->reload(std::move(*configuration))
                                      : std::unexpected(std::move(configuration.error()));
-    if (taken) return spdlog::info("{} is taken again", file_);
+    if (taken) {
+      const uint32_t expiry_s = controller_->configuration().path_mtu_expiry_s;
+      if (path_mtus_) path_mtus_->set_expiry(std::chrono::seconds(expiry_s));
+      return spdlog::info("{} is taken again", file_);
+    }
     for (const std::string& mistake : taken.error()) spdlog::error(mistake);
     spdlog::error("{} is not taken: what was in force stays", file_);
   }
@@ -130,6 +162,7 @@ class Daemon {
   asio::io_context io_;
   HealthChecker health_;
   std::unique_ptr<NextHops> next_hops_;
+  std::unique_ptr<PathMtus> path_mtus_;  // null where the kernel refused the sockets
   std::unique_ptr<DataplaneReport> report_;
   std::unique_ptr<Controller> controller_;
   std::unique_ptr<ApiServer> api_;
@@ -138,14 +171,41 @@ class Daemon {
   asio::steady_timer tick_;
 };
 
-int run(const std::string& file, bool only_check) {
+struct Options {
+  std::string file;
+  bool only_check = false;
+  bool only_render = false;
+  std::string render_into;
+  std::vector<std::string> outer_sources;
+};
+
+int run_render(const Options& options, const Configuration& configuration) {
+  std::vector<asio::ip::address> outer_sources;
+  for (const std::string& text : options.outer_sources) {
+    const auto address = parse_host(text);
+    if (!address) {
+      fmt::print(stderr, "--outer-source: {}\n", address.error());
+      return kBadConfiguration;
+    }
+    outer_sources.push_back(*address);
+  }
+  if (const auto done = render(configuration, options.render_into, outer_sources); !done) {
+    fmt::print(stderr, "{}\n", done.error());
+    return 1;
+  }
+  return 0;
+}
+
+int run(const Options& options) {
+  const std::string& file = options.file;
   auto configuration = load_configuration(file);
   if (!configuration) {
     const std::string errors = boost::algorithm::join(configuration.error(), "\n") + "\n";
     std::fputs(errors.c_str(), stderr);  // which does not throw when nobody reads it
     return kBadConfiguration;
   }
-  if (only_check) {
+  if (options.only_render) return run_render(options, *configuration);
+  if (options.only_check) {
     fmt::print("{} is valid: {} pools, {} VIPs\n", file, configuration->pools.size(),
                configuration->vips.size());
     return 0;
@@ -169,11 +229,21 @@ int main(int argc, char** argv) {
   ::umask(0077);  // what this program writes holds secrets
 
   CLI::App app("Builds and publishes the tables that maglev-dataplane forwards by.");
-  std::string file;
-  bool only_check = false;
-  app.add_option("FILE", file, "the configuration file")->required();
-  app.add_flag("--check", only_check, "only tell whether FILE is valid");
+  maglev::Options options;
+  app.add_option("FILE", options.file, "the configuration file")->required();
+  CLI::Option* const check =
+      app.add_flag("--check", options.only_check, "only tell whether FILE is valid");
+  CLI::Option* const render = app.add_flag(
+      "--render", options.only_render,
+      "only write what would be published with all ready backends up; asks no network");
+  CLI::Option* const into =
+      app.add_option("--into", options.render_into, "the directory to render into");
+  render->needs(into)->excludes(check);
+  into->needs(render);
+  app.add_option("--outer-source", options.outer_sources,
+                 "rendered source of outer headers, of its family")
+      ->needs(render);
   app.set_version_flag("--version", MAGLEV_VERSION);
   CLI11_PARSE(app, argc, argv);
-  return maglev::run(file, only_check);
+  return maglev::run(options);
 }

@@ -69,8 +69,8 @@ std::expected<const Pool*, Refusal> Model::find_pool(std::string_view name) cons
 }
 
 std::expected<const Vip*, Refusal> Model::find_vip(std::string_view name) const {
-  const auto vip = vips_.find(name);
-  if (vip != vips_.end()) return &vip->second;
+  const auto vip = vips().find(name);
+  if (vip != vips().end()) return &vip->second;
   return refuse("unknown_vip", fmt::format("no VIP is named '{}'", name));
 }
 
@@ -98,7 +98,7 @@ std::expected<Overrides, Refusal> Model::plan_add_pool(const Named<Pool>& pool) 
 
 std::expected<Overrides, Refusal> Model::plan_remove_pool(std::string_view name) const {
   if (const auto pool = find_pool(name); !pool) return std::unexpected(pool.error());
-  for (const auto& [vip_name, vip] : vips_) {
+  for (const auto& [vip_name, vip] : vips()) {
     if (vip.pool == name) {
       return refuse("in_use",
                     fmt::format("VIP '{}' uses pool '{}': remove the VIP first", vip_name, name));
@@ -118,6 +118,9 @@ std::expected<Overrides, Refusal> Model::plan_add_backend(std::string_view pool_
                                         pool_name, name));
   }
   if (const auto fits = check_backend_fits(**pool, wanted.weight > 0 ? 1 : 0, 1); !fits) {
+    return refuse("bad_request", fits.error());
+  }
+  if (const auto fits = check_family(pool_name, wanted); !fits) {
     return refuse("bad_request", fits.error());
   }
   return Overrides{{backend_key(pool_name, name), by_socket(wanted)}};
@@ -174,26 +177,36 @@ std::expected<void, std::string> Model::check_backend_fits(const Pool& pool, int
   return check_pool_fits(pool, owners_more);
 }
 
+std::expected<void, std::string> Model::check_family(std::string_view pool,
+                                                     const Backend& backend) const {
+  const bool is_v4 = backend.address.is_v4();
+  const std::string* vip =
+      vips_.find_layer2(pool, is_v4 ? AddressFamily::kIpv6 : AddressFamily::kIpv4);
+  if (vip == nullptr) return {};
+  return std::unexpected(
+      fmt::format("VIP '{}' of encapsulation l2 uses pool '{}' and needs {} backends, but {} is "
+                  "none: add the backend to another pool",
+                  *vip, pool, is_v4 ? "IPv6" : "IPv4", backend.address.to_string()));
+}
+
 std::expected<void, Refusal> Model::check_vip(std::string_view name, const Vip& vip) const {
-  if (vips_.size() >= kMaxCountedVips && !vips_.contains(name)) {
+  if (vips().size() >= kMaxCountedVips && !vips().contains(name)) {
     return refuse("bad_request", fmt::format("there are {} VIPs, as many as a dataplane serves: "
                                              "remove one first",
-                                             vips_.size()));
+                                             vips().size()));
   }
-  if (const auto pool = find_pool(vip.pool); !pool) return std::unexpected(pool.error());
-  for (const auto& [other_name, other] : vips_) {
-    if (other_name != name && other.address == vip.address && other.protocol == vip.protocol &&
-        other.port == vip.port) {
-      return refuse("exists", fmt::format("VIP '{}' has this address, protocol and port already",
-                                          other_name));
-    }
+  const auto pool = find_pool(vip.pool);
+  if (!pool) return std::unexpected(pool.error());
+  if (auto fits = check_families(vip, **pool); !fits) return refuse("bad_request", fits.error());
+  if (auto clash = vips_.find_clash(name, vip)) {
+    return refuse(clash->same_service ? "exists" : "clash", std::move(clash->message));
   }
   return {};
 }
 
 std::expected<Overrides, Refusal> Model::plan_add_vip(const Named<Vip>& vip) const {
   const auto& [name, wanted] = vip;
-  if (vips_.contains(name)) {
+  if (vips().contains(name)) {
     return refuse("exists", fmt::format("a VIP named '{}' exists already", name));
   }
   if (const auto fits = check_vip(name, wanted); !fits) return std::unexpected(fits.error());
@@ -223,7 +236,7 @@ void Model::apply_one(const Override& change) {
       return apply_to_backend(change);
     case Kind::kVip:
       if (const auto* vip = std::get_if<Vip>(&change.value)) {
-        vips_.insert_or_assign(key.name, *vip);
+        vips_.put(key.name, *vip);
       } else {
         vips_.erase(key.name);
       }
@@ -311,6 +324,7 @@ std::vector<Model::Dropped> Model::restore(Overrides remembered) {
       dropped.push_back({change, fits.error().why, fits.error().is_conflict});
     }
   }
+  std::ranges::move(drop_families_unfit(), std::back_inserter(dropped));
   for (const auto& [name, file_pool] : file_pools_) {
     const auto pool = pools_.find(name);
     if (pool == pools_.end() || pool->second.settings.source == Source::kFile) continue;
@@ -321,6 +335,24 @@ std::vector<Model::Dropped> Model::restore(Overrides remembered) {
     apply_one({pool_key(name), Forgotten{}});
     pools_.emplace(name, file_pool);
     dropped.push_back({{pool_key(name), Forgotten{}}, kFileSaysTheSame});
+  }
+  return dropped;
+}
+
+// Backends are restored before the VIPs that may or may not be laid over the file's, so whether
+// they fit those is looked at last.
+std::vector<Model::Dropped> Model::drop_families_unfit() {
+  std::vector<Dropped> dropped;
+  for (const auto& [key, value] : overrides()) {
+    const auto* backend = std::get_if<Backend>(&value);
+    if (backend == nullptr) continue;
+    const auto fits = check_family(key.pool, *backend);
+    if (fits) continue;
+    apply_one({key, Forgotten{}});
+    if (const Backend* in_file = file_backend(key.pool, key.name)) {
+      pools_.at(key.pool).backends.emplace(key.name, *in_file);
+    }
+    dropped.push_back({{key, value}, fits.error(), true});
   }
   return dropped;
 }

@@ -6,7 +6,8 @@
 //
 // Thread: one at a time. Pure: no input or output.
 // Invariants:
-// 1. Every VIP's pool exists; VIPs are distinct by name and by (address, protocol, port).
+// 1. Every VIP's pool exists; VIPs are distinct by name and by what they serve, agree where they
+//    must (VipRecord), and those of encapsulation l2 have backends of their own family.
 // 2. pools() and vips() are a function of the file and of the overrides.
 #pragma once
 
@@ -63,7 +64,8 @@ class Model {
   Model(ByName<Pool> file_pools, ByName<Vip> file_vips);
 
   const ByName<Pool>& pools() const { return pools_; }
-  const ByName<Vip>& vips() const { return vips_; }
+  const ByName<Vip>& vips() const { return vips_.all(); }
+  const VipSet& vip_set() const { return vips_; }
 
   std::expected<Overrides, Refusal> plan_add_pool(const Named<Pool>& pool) const;
   std::expected<Overrides, Refusal> plan_remove_pool(std::string_view name) const;
@@ -105,14 +107,17 @@ class Model {
   std::expected<void, Misfit> check_restored_backend(const Override& change) const;
   std::expected<void, std::string> check_backend_fits(const Pool& pool, int owners_more,
                                                       size_t backends_more) const;
+  std::expected<void, std::string> check_family(std::string_view pool,
+                                                const Backend& backend) const;
   std::expected<void, Refusal> check_vip(std::string_view name, const Vip& vip) const;
+  std::vector<Dropped> drop_families_unfit();
   const Backend* file_backend(std::string_view pool, std::string_view name) const;
 
   ByName<Pool> file_pools_;
   ByName<Vip> file_vips_;
   std::map<OverrideKey, OverrideValue> overrides_;  // no Forgotten in it
   ByName<Pool> pools_;
-  ByName<Vip> vips_;
+  VipSet vips_;
 };
 
 }  // namespace maglev

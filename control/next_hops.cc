@@ -19,7 +19,7 @@ namespace maglev {
 
 namespace {
 
-using boost::asio::ip::address_v4;
+namespace ip = boost::asio::ip;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
@@ -42,7 +42,13 @@ constexpr size_t kMarksPerTick = 400;
 // nothing.
 constexpr Clock::duration kRouteRefreshInterval = 100ms;
 
-using NeighbourKey = std::pair<int, address_v4>;  // link, address
+// An answer could not find the way back to an address of one link alone, which is what the kernel
+// offers while another one is still being checked for duplicates.
+bool can_send_from(const ip::address& source) {
+  return !source.is_unspecified() && !(source.is_v6() && source.to_v6().is_link_local());
+}
+
+using NeighbourKey = std::pair<int, ip::address>;  // link, address
 
 }  // namespace
 
@@ -68,9 +74,9 @@ struct NextHops::State : std::enable_shared_from_this<State> {
   void take(const RtnetlinkEvent& event);
   void wait_for_tick();
   void refresh();
-  void watch(const std::set<address_v4>& addresses);
-  std::vector<address_v4> evaluate();
-  NextHop resolve(address_v4 address, const std::expected<Route, std::string>& route) const;
+  void watch(const std::set<ip::address>& addresses);
+  std::vector<ip::address> evaluate();
+  NextHop resolve(const ip::address& address, const std::expected<Route, std::string>& route) const;
   void mark_due();
 
   Rtnetlink kernel;
@@ -80,7 +86,7 @@ struct NextHops::State : std::enable_shared_from_this<State> {
 
   std::map<int, Link> links;
   std::map<NeighbourKey, Neighbour> neighbours;
-  std::map<address_v4, Watched> watched;
+  std::map<ip::address, Watched> watched;
   std::map<NeighbourKey, Use> used;  // neighbours that some watched address needs
 
   bool out_of_step = true;  // events were lost: ask for everything again
@@ -188,14 +194,14 @@ void NextHops::State::refresh() {
   }
   if (!neighbours_changed) return;
   neighbours_changed = false;
-  const std::vector<address_v4> changed = evaluate();
+  const std::vector<ip::address> changed = evaluate();
   mark_due();
   if (!changed.empty()) on_change(changed);
 }
 
-void NextHops::State::watch(const std::set<address_v4>& addresses) {
+void NextHops::State::watch(const std::set<ip::address>& addresses) {
   std::erase_if(watched, [&](const auto& entry) { return !addresses.contains(entry.first); });
-  for (const address_v4& address : addresses) {
+  for (const ip::address& address : addresses) {
     const auto [entry, added] = watched.try_emplace(address);
     if (added) entry->second.route = kernel.route_to(address);
   }
@@ -207,9 +213,9 @@ void NextHops::State::watch(const std::set<address_v4>& addresses) {
 
 // Works out every next hop from routes, links and neighbours; returns the addresses for which the
 // answer changed. The neighbours met on the way become the used ones.
-std::vector<address_v4> NextHops::State::evaluate() {
+std::vector<ip::address> NextHops::State::evaluate() {
   std::set<NeighbourKey> needed;
-  std::vector<address_v4> changed;
+  std::vector<ip::address> changed;
   for (auto& [address, entry] : watched) {
     NextHop now = resolve(address, entry.route);
     if (!now.via.is_unspecified()) {
@@ -226,7 +232,7 @@ std::vector<address_v4> NextHops::State::evaluate() {
   return changed;
 }
 
-NextHop NextHops::State::resolve(address_v4 address,
+NextHop NextHops::State::resolve(const ip::address& address,
                                  const std::expected<Route, std::string>& route) const {
   NextHop hop;
   const auto unresolved = [&hop](std::string reason) {
@@ -241,7 +247,9 @@ NextHop NextHops::State::resolve(address_v4 address,
   if (route->type == RTN_LOCAL) return unresolved("it is an address of this host");
   if (route->type != RTN_UNICAST) return unresolved("it is a broadcast or multicast address");
   if (!route->plain) {
-    return unresolved("its route has an IPv6 gateway or an encapsulation, which is not supported");
+    return unresolved(
+        "its route has a gateway of the other family or an encapsulation, which is not "
+        "supported");
   }
   if (!link->second.ethernet) {
     return unresolved(fmt::format("interface {} is not Ethernet", hop.interface));
@@ -249,9 +257,13 @@ NextHop NextHops::State::resolve(address_v4 address,
   if (!link->second.carrier) {
     return unresolved(fmt::format("interface {} is down or has no carrier", hop.interface));
   }
-  if (route->source.is_unspecified()) {
-    return unresolved(fmt::format("interface {} has no IPv4 address to send from", hop.interface));
+  if (!can_send_from(route->source)) {
+    return unresolved(fmt::format("interface {} has no {} address to send from", hop.interface,
+                                  address.is_v4() ? "IPv4" : "global IPv6"));
   }
+  hop.mtu_is_of_route = route->mtu_bytes != 0;
+  hop.mtu_bytes = hop.mtu_is_of_route ? route->mtu_bytes : link->second.mtu_bytes;
+  hop.on_link = !route->gateway;
   hop.via = route->gateway.value_or(address);
   const NeighbourKey key{route->link, hop.via};
   const auto neighbour = neighbours.find(key);
@@ -328,11 +340,11 @@ std::expected<std::unique_ptr<NextHops>, std::string> NextHops::open(boost::asio
   return std::unique_ptr<NextHops>(new NextHops(state));
 }
 
-void NextHops::watch(const std::set<address_v4>& addresses) {
+void NextHops::watch(const std::set<ip::address>& addresses) {
   state_->watch(addresses);
 }
 
-NextHop NextHops::of(address_v4 address) const {
+NextHop NextHops::of(const ip::address& address) const {
   const auto found = state_->watched.find(address);
   return found == state_->watched.end() ? NextHop{} : found->second.hop;
 }

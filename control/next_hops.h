@@ -18,7 +18,7 @@
 
 #include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address_v4.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <cstdint>
 #include <expected>
 #include <functional>
@@ -31,9 +31,12 @@ namespace maglev {
 
 struct NextHop {
   bool resolved = false;
-  std::array<uint8_t, 6> mac{};                // all zeros while unresolved
-  boost::asio::ip::address_v4 outer_source{};  // preferred source of the route
-  boost::asio::ip::address_v4 via{};   // who is asked for: the gateway, or the address itself
+  std::array<uint8_t, 6> mac{};             // all zeros while unresolved
+  boost::asio::ip::address outer_source{};  // preferred source of the route
+  boost::asio::ip::address via{};           // who is asked for: the gateway, or the address itself
+  bool on_link = false;                     // via is the address itself
+  uint32_t mtu_bytes = 0;                   // of the route, or of the interface where it has none
+  bool mtu_is_of_route = false;
   std::string interface;               // kernel name of the way out
   std::string reason = "not watched";  // why unresolved; empty when resolved
   bool operator==(const NextHop&) const = default;
@@ -44,7 +47,7 @@ std::string format_mac(const std::array<uint8_t, 6>& mac);
 
 class NextHops {
  public:
-  using OnChange = std::function<void(const std::vector<boost::asio::ip::address_v4>& changed)>;
+  using OnChange = std::function<void(const std::vector<boost::asio::ip::address>& changed)>;
 
   // Fails with a sentence when the kernel refuses a netlink socket.
   static std::expected<std::unique_ptr<NextHops>, std::string> open(boost::asio::io_context& io,
@@ -55,9 +58,9 @@ class NextHops {
 
   // Makes the addresses watched exactly these. What the kernel knows by now about any of them can
   // be read with of() on return; the callback tells later changes.
-  void watch(const std::set<boost::asio::ip::address_v4>& addresses);
+  void watch(const std::set<boost::asio::ip::address>& addresses);
 
-  NextHop of(boost::asio::ip::address_v4 address) const;
+  NextHop of(const boost::asio::ip::address& address) const;
 
  private:
   struct State;

@@ -8,11 +8,7 @@
 namespace maglev {
 namespace {
 
-Address address_of(boost::asio::ip::address_v4 address) {
-  Address result;
-  std::ranges::copy(address.to_bytes(), result.bytes.begin());
-  return result;
-}
+namespace ip = boost::asio::ip;
 
 // The table of these members, with its checksum and what each owns.
 std::expected<void, std::string> plan_table(PlannedPool& plan) {
@@ -31,14 +27,17 @@ PoolBackend describe_backend(const Numbering::Place& place, const Backend& backe
                              const WayOut& way_out) {
   PoolBackend described{place.name, {}};
   BackendRecord& record = described.record;
-  record.address = address_of(backend.address);
-  record.family = AddressFamily::kIpv4;
+  record.address = to_record(backend.address);
+  record.family = family_of(backend.address);
   record.incarnation = place.incarnation;
   if (way_out.next_hop.resolved) {
     record.resolved = 1;
     record.port = way_out.port;
-    record.outer_source = address_of(way_out.next_hop.outer_source);
-    record.outer_source_prefix_length = 32;
+    record.path_mtu_bytes =
+        static_cast<uint16_t>(std::min<uint32_t>(way_out.path_mtu.bytes, UINT16_MAX));
+    record.on_link = way_out.next_hop.on_link ? 1 : 0;
+    record.outer_source = to_record(way_out.outer_source.address);
+    record.outer_source_prefix_length = way_out.outer_source.length;
     std::ranges::copy(way_out.next_hop.mac, record.next_hop_mac);
   }
   return described;
@@ -108,24 +107,44 @@ std::expected<Change, std::string> plan_table_change(const PoolSettings& setting
   return plan_change({old_nodes, was->slots}, {new_nodes, is->slots});
 }
 
-WayOut find_way_out(NextHop next_hop, const std::vector<PortSettings>& ports) {
-  if (!next_hop.resolved) return {std::move(next_hop), 0};
-  const auto port = std::ranges::find(ports, next_hop.interface, &PortSettings::interface);
-  if (port != ports.end()) {
-    return {std::move(next_hop), static_cast<uint16_t>(port - ports.begin())};
+Prefix choose_outer_source(const std::vector<Prefix>& prefixes, const ip::address& preferred) {
+  const auto prefix = std::ranges::find_if(prefixes, [&](const Prefix& candidate) {
+    return candidate.address.is_v4() == preferred.is_v4();
+  });
+  return prefix == prefixes.end() ? only(preferred) : *prefix;
+}
+
+WayOut find_way_out(NextHop next_hop, const std::optional<PathMtuMemory::Entry>& learnt,
+                    const Configuration& configuration) {
+  WayOut way_out;
+  way_out.next_hop = std::move(next_hop);
+  NextHop& hop = way_out.next_hop;
+  if (!hop.resolved) return way_out;
+  const auto& ports = configuration.ports;
+  const auto port = std::ranges::find(ports, hop.interface, &PortSettings::interface);
+  if (port == ports.end()) {
+    NextHop unresolved;
+    unresolved.reason = fmt::format(
+        "the route leads out of interface '{}', which is the interface of no port of the dataplane",
+        hop.interface);
+    unresolved.interface = std::move(hop.interface);
+    hop = std::move(unresolved);
+    return way_out;
   }
-  NextHop unresolved;
-  unresolved.interface = next_hop.interface;
-  unresolved.reason = fmt::format(
-      "the route leads out of interface '{}', which is the interface of no port of the dataplane",
-      next_hop.interface);
-  return {std::move(unresolved), 0};
+  way_out.port = static_cast<uint16_t>(port - ports.begin());
+  way_out.outer_source = choose_outer_source(configuration.outer_source_prefixes, hop.outer_source);
+  way_out.path_mtu = {hop.mtu_bytes,
+                      hop.mtu_is_of_route ? "the route's" : "interface " + hop.interface,
+                      std::nullopt};
+  if (learnt && (hop.mtu_bytes == 0 || learnt->mtu_bytes < hop.mtu_bytes)) {
+    way_out.path_mtu = {learnt->mtu_bytes, "said by " + learnt->router.to_string(), learnt->until};
+  }
+  return way_out;
 }
 
 std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const Pool& pool,
                                                   const Numbering& numbering,
                                                   const PoolSenses& senses,
-                                                  const std::vector<PortSettings>& ports,
                                                   const PlannedPool* previous) {
   PlannedPool plan;
   plan.membership = choose_members(pool, senses);
@@ -147,8 +166,12 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
       continue;
     }
     const Backend& backend = pool.backends.find(place.name)->second;
-    const WayOut way_out = find_way_out(senses.next_hop_of(backend.address), ports);
-    if (!way_out.next_hop.resolved) ++plan.unresolved;
+    const WayOut way_out = senses.way_out_of(backend.address);
+    if (!way_out.next_hop.resolved) {
+      ++plan.unresolved;
+    } else if (!way_out.next_hop.on_link) {
+      ++plan.off_link;
+    }
     backends.push_back(describe_backend(place, backend, way_out));
   }
   std::vector<uint32_t> owner_backends;
@@ -174,15 +197,18 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
   std::vector<RootVip> root_vips;
   for (const auto& [name, vip] : vips) {
     RootVip root_vip{name, {}};
-    root_vip.record.address = address_of(vip.address);
-    root_vip.record.family = AddressFamily::kIpv4;
-    root_vip.record.prefix_length = 32;
-    root_vip.record.protocol = vip.protocol;
-    root_vip.record.encapsulation = vip.encapsulation;
-    root_vip.record.hash_policy = vip.hash;
-    root_vip.record.fragment_policy = FragmentPolicy::kFlow;
-    root_vip.record.port = vip.port;
-    root_vip.record.pool = pool_indices.at(vip.pool);
+    root_vip.record = {.address = to_record(vip.prefix.address),
+                       .family = family_of(vip.prefix.address),
+                       .prefix_length = vip.prefix.length,
+                       .protocol = vip.protocol,
+                       .encapsulation = vip.encapsulation,
+                       .hash_policy = vip.hash,
+                       .fragment_policy = vip.fragments,
+                       .flags = vip.flags,
+                       .name_length = 0,  // the builder's to fill
+                       .port = vip.port,
+                       .gue_port = vip.gue_port,
+                       .pool = pool_indices.at(vip.pool)};
     root_vips.push_back(std::move(root_vip));
   }
   return build_root_file(generation, hash_seed, pool_files, root_vips);

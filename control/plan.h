@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "control/configuration.h"
 #include "control/health.h"
 #include "control/next_hops.h"
+#include "control/path_mtu.h"
 #include "tables/movement.h"
 #include "tables/published.h"
 
@@ -48,10 +50,32 @@ class Numbering {
   ByName<uint32_t> indices_;
 };
 
+// The largest outer packet that reaches a backend, as far as this host knows.
+struct PathMtu {
+  uint32_t bytes = 0;                                     // 0: nothing is known
+  std::string reason;                                     // why no more
+  std::optional<PathMtuMemory::Clock::time_point> until;  // of what a router said
+};
+
+// Where a backend's packets leave, seen from the dataplane: the next hop the kernel names, if its
+// interface is one of the dataplane's ports; else unresolved, with the reason.
+struct WayOut {
+  NextHop next_hop;
+  uint16_t port = 0;  // index into ports
+  Prefix outer_source;
+  PathMtu path_mtu;
+};
+WayOut find_way_out(NextHop next_hop, const std::optional<PathMtuMemory::Entry>& learnt,
+                    const Configuration& configuration);
+
+// The configured prefix of that family, or else the address alone.
+Prefix choose_outer_source(const std::vector<Prefix>& prefixes,
+                           const boost::asio::ip::address& preferred);
+
 // What planning a pool asks about its backends.
 struct PoolSenses {
   std::function<HealthVerdict(const std::string& backend)> verdict_of;
-  std::function<NextHop(boost::asio::ip::address_v4 address)> next_hop_of;
+  std::function<WayOut(const boost::asio::ip::address& address)> way_out_of;
   // While the first checks of a new pool are under way, its backends not yet checked count as
   // healthy: else the first to answer would for a moment take all the traffic.
   std::function<bool(const std::string& backend)> is_settling;
@@ -75,6 +99,7 @@ struct PlannedPool {
   uint32_t table_size = 0;
   std::vector<uint32_t> owned_slots;  // one per member
   size_t unresolved = 0;              // backends without a next hop
+  size_t off_link = 0;                // backends behind a gateway
   Checksum table;
   Checksum pool;
   std::vector<std::byte> table_file;  // empty when the table is the previous plan's
@@ -86,19 +111,10 @@ struct PlannedPool {
 std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const Pool& pool,
                                                   const Numbering& numbering,
                                                   const PoolSenses& senses,
-                                                  const std::vector<PortSettings>& ports,
                                                   const PlannedPool* previous);
 
 // The root that names all pools. Every VIP's pool must be planned.
 std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
                                  const ByName<PlannedPool>& pools, const ByName<Vip>& vips);
-
-// Where a backend's packets leave, seen from the dataplane: the next hop the kernel names, if its
-// interface is one of the dataplane's ports; else unresolved, with the reason.
-struct WayOut {
-  NextHop next_hop;
-  uint16_t port = 0;  // index into ports
-};
-WayOut find_way_out(NextHop next_hop, const std::vector<PortSettings>& ports);
 
 }  // namespace maglev

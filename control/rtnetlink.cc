@@ -16,7 +16,7 @@ namespace maglev {
 
 namespace {
 
-using boost::asio::ip::address_v4;
+namespace ip = boost::asio::ip;
 
 constexpr uint16_t kUsableStates =
     NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
@@ -42,11 +42,17 @@ void for_each_attribute(const nlmsghdr& message, size_t header_bytes, F on_attri
                  &on_attribute);
 }
 
-std::optional<address_v4> read_address(const nlattr& attribute) {
-  address_v4::bytes_type bytes;
+template <typename Address>
+std::optional<ip::address> copy_address(const nlattr& attribute) {
+  typename Address::bytes_type bytes;
   if (mnl_attr_get_payload_len(&attribute) != bytes.size()) return std::nullopt;
   std::memcpy(bytes.data(), mnl_attr_get_payload(&attribute), bytes.size());
-  return address_v4(bytes);
+  return Address(bytes);
+}
+
+std::optional<ip::address> read_address(const nlattr& attribute) {
+  const auto v4 = copy_address<ip::address_v4>(attribute);
+  return v4 ? v4 : copy_address<ip::address_v6>(attribute);
 }
 
 // Room for every request made here: a header, and one address at most.
@@ -64,9 +70,15 @@ nlmsghdr& start_request(RequestBuffer& buffer, uint16_t type, uint16_t flags,
   return *message;
 }
 
-void put_address(nlmsghdr& message, uint16_t type, const address_v4& address) {
-  const auto bytes = address.to_bytes();
-  mnl_attr_put(&message, type, bytes.size(), bytes.data());
+uint8_t family_number(const ip::address& address) {
+  return address.is_v4() ? AF_INET : AF_INET6;
+}
+
+void put_address(nlmsghdr& message, uint16_t type, const ip::address& address) {
+  const auto put = [&](const auto& bytes) {
+    mnl_attr_put(&message, type, bytes.size(), bytes.data());
+  };
+  address.is_v4() ? put(address.to_v4().to_bytes()) : put(address.to_v6().to_bytes());
 }
 
 template <typename T>
@@ -82,16 +94,19 @@ std::optional<Link> read_link(const nlmsghdr& message) {
             .gone = message.nlmsg_type == RTM_DELLINK,
             .name = {},
             .ethernet = header.ifi_type == ARPHRD_ETHER,
-            .carrier = (header.ifi_flags & IFF_UP) && (header.ifi_flags & IFF_LOWER_UP)};
+            .carrier = (header.ifi_flags & IFF_UP) && (header.ifi_flags & IFF_LOWER_UP),
+            .mtu_bytes = 0};
   for_each_attribute(message, sizeof(header), [&](const nlattr& attribute) {
-    if (mnl_attr_get_type(&attribute) == IFLA_IFNAME) link.name = mnl_attr_get_str(&attribute);
+    const uint16_t type = mnl_attr_get_type(&attribute);
+    if (type == IFLA_IFNAME) link.name = mnl_attr_get_str(&attribute);
+    if (type == IFLA_MTU) link.mtu_bytes = mnl_attr_get_u32(&attribute);
   });
   return link;
 }
 
 std::optional<Neighbour> read_neighbour(const nlmsghdr& message) {
   const auto& header = header_of<ndmsg>(message);
-  if (header.ndm_family != AF_INET) return std::nullopt;
+  if (header.ndm_family != AF_INET && header.ndm_family != AF_INET6) return std::nullopt;
   Neighbour neighbour{.link = header.ndm_ifindex,
                       .address = {},
                       .gone = message.nlmsg_type == RTM_DELNEIGH,
@@ -99,7 +114,7 @@ std::optional<Neighbour> read_neighbour(const nlmsghdr& message) {
                       .mac = {}};
   for_each_attribute(message, sizeof(header), [&](const nlattr& attribute) {
     const uint16_t type = mnl_attr_get_type(&attribute);
-    if (type == NDA_DST) neighbour.address = read_address(attribute).value_or(address_v4());
+    if (type == NDA_DST) neighbour.address = read_address(attribute).value_or(ip::address());
     if (type == NDA_LLADDR && mnl_attr_get_payload_len(&attribute) == neighbour.mac.size()) {
       std::memcpy(neighbour.mac.data(), mnl_attr_get_payload(&attribute), neighbour.mac.size());
     }
@@ -107,19 +122,49 @@ std::optional<Neighbour> read_neighbour(const nlmsghdr& message) {
   return neighbour;
 }
 
-Route read_route(const nlmsghdr& message) {
+uint32_t read_route_mtu(const nlattr& metrics) {
+  uint32_t mtu_bytes = 0;
+  const auto on_metric = [&](const nlattr& metric) {
+    if (mnl_attr_get_type(&metric) == RTAX_MTU) mtu_bytes = mnl_attr_get_u32(&metric);
+  };
+  mnl_attr_parse_nested(&metrics, call_with_attribute<decltype(on_metric)>,
+                        const_cast<void*>(static_cast<const void*>(&on_metric)));
+  return mtu_bytes;
+}
+
+// What the kernel itself was taught by ICMP, which ends in silence, stands in the place of what was
+// configured for the route.
+bool is_learnt(const nlattr& cache_info) {
+  return mnl_attr_get_payload_len(&cache_info) >= sizeof(rta_cacheinfo) &&
+         static_cast<const rta_cacheinfo*>(mnl_attr_get_payload(&cache_info))->rta_expires != 0;
+}
+
+struct RouteAnswer {
+  Route route;
+  bool has_learnt = false;
+};
+
+RouteAnswer read_route(const nlmsghdr& message) {
   const auto& header = header_of<rtmsg>(message);
-  Route route{.type = header.rtm_type, .link = 0, .source = {}, .gateway = {}, .plain = true};
+  RouteAnswer answer;
+  Route& route = answer.route;
+  route.type = header.rtm_type;
   for_each_attribute(message, sizeof(header), [&](const nlattr& attribute) {
     switch (mnl_attr_get_type(&attribute)) {
       case RTA_OIF:
         route.link = static_cast<int>(mnl_attr_get_u32(&attribute));
         break;
       case RTA_PREFSRC:
-        route.source = read_address(attribute).value_or(address_v4());
+        route.source = read_address(attribute).value_or(ip::address());
         break;
       case RTA_GATEWAY:
         route.gateway = read_address(attribute);
+        break;
+      case RTA_METRICS:
+        route.mtu_bytes = read_route_mtu(attribute);
+        break;
+      case RTA_CACHEINFO:
+        answer.has_learnt = is_learnt(attribute);
         break;
       case RTA_VIA:
       case RTA_ENCAP:
@@ -129,7 +174,7 @@ Route read_route(const nlmsghdr& message) {
         break;
     }
   });
-  return route;
+  return answer;
 }
 
 // Calls on_message for each message of a datagram, cut short at the first that does not fit.
@@ -218,27 +263,36 @@ std::expected<std::vector<Link>, std::string> Rtnetlink::links() {
 }
 
 std::expected<std::vector<Neighbour>, std::string> Rtnetlink::neighbours() {
-  ndmsg header{};
-  header.ndm_family = AF_INET;
-  return dump(RTM_GETNEIGH, header, read_neighbour);
+  return dump(RTM_GETNEIGH, ndmsg{}, read_neighbour);
 }
 
-std::expected<Route, std::string> Rtnetlink::route_to(address_v4 address) {
+std::expected<void, std::string> Rtnetlink::ask_route(const ip::address& address, uint32_t flags,
+                                                      const OnMessage& on_answer) {
   rtmsg header{};
-  header.rtm_family = AF_INET;
-  header.rtm_dst_len = 32;
+  header.rtm_family = family_number(address);
+  header.rtm_dst_len = address.is_v4() ? 32 : 128;
+  header.rtm_flags = flags;
   RequestBuffer buffer;
   nlmsghdr& message = start_request(buffer, RTM_GETROUTE, 0, header);
   put_address(message, RTA_DST, address);
-  Route route;
-  const auto done = request(message, [&](const nlmsghdr& answer) { route = read_route(answer); });
-  if (!done) return std::unexpected(done.error());
-  return route;
+  return request(message, on_answer);
 }
 
-std::expected<void, std::string> Rtnetlink::mark_used(int link, address_v4 address) {
+std::expected<Route, std::string> Rtnetlink::route_to(const ip::address& address) {
+  RouteAnswer found;
+  auto done = ask_route(address, 0, [&](const nlmsghdr& answer) { found = read_route(answer); });
+  if (done && found.has_learnt) {
+    done = ask_route(address, RTM_F_FIB_MATCH, [&](const nlmsghdr& answer) {
+      found.route.mtu_bytes = read_route(answer).route.mtu_bytes;
+    });
+  }
+  if (!done) return std::unexpected(done.error());
+  return found.route;
+}
+
+std::expected<void, std::string> Rtnetlink::mark_used(int link, const ip::address& address) {
   ndmsg header{};
-  header.ndm_family = AF_INET;
+  header.ndm_family = family_number(address);
   header.ndm_ifindex = link;
   header.ndm_flags = NTF_USE;
   RequestBuffer buffer;
@@ -251,8 +305,9 @@ std::expected<int, std::string> open_rtnetlink_events() {
   const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;
-  address.nl_groups =
-      RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE | RTMGRP_IPV4_RULE;
+  address.nl_groups = RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE |
+                      RTMGRP_IPV4_RULE | RTMGRP_IPV6_IFADDR | RTMGRP_IPV6_ROUTE |
+                      1u << (RTNLGRP_IPV6_RULE - 1);
   if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) < 0) {
     const int error = errno;
     if (fd >= 0) close(fd);

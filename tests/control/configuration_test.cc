@@ -45,6 +45,41 @@ TEST(Configuration, AGoodFileIsReadWithDefaults) {
   EXPECT_EQ(dns.hash, HashPolicy::kSource);
 }
 
+TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
+  const auto configuration = read_configuration(
+      with("198.51.100.10, protocol: udp, port: 53, pool: plain, hash: source",
+           "\"2001:DB8:0::/64\", protocol: tcp_and_udp, port: any, pool: plain, encapsulation: "
+           "gue1, "
+           "gue_port: 6081, outer_checksum: false, hash: source, fragments: address, echo: kernel, "
+           "unserved_ports: kernel, too_big: fragment"),
+      "maglev.yaml");
+  ASSERT_TRUE(configuration) << configuration.error().front();
+  const Vip& plain = configuration->vips.at("web-http");
+  EXPECT_EQ(to_text(plain.prefix), "198.51.100.10");
+  EXPECT_EQ(plain.prefix.length, 32);
+  EXPECT_EQ(plain.encapsulation, Encapsulation::kIpInIp);
+  EXPECT_EQ(plain.gue_port, 0);
+  EXPECT_EQ(plain.fragments, FragmentPolicy::kFlow);
+  EXPECT_EQ(plain.flags, 0);
+  const Vip& full = configuration->vips.at("dns");
+  EXPECT_EQ(to_text(full.prefix), "2001:db8::/64") << "the canonical form";
+  EXPECT_EQ(full.protocol, VipProtocol::kTcpAndUdp);
+  EXPECT_EQ(full.encapsulation, Encapsulation::kGueVariant1);
+  EXPECT_EQ(full.gue_port, 6081);
+  EXPECT_EQ(full.fragments, FragmentPolicy::kAddress);
+  EXPECT_EQ(full.flags, kVipAllFlags);
+}
+
+TEST(Configuration, OuterSourcePrefixesAreOneOfAFamily) {
+  const auto configuration = read_configuration(
+      with("dataplane:",
+           "outer_source_prefixes: [198.18.64.0/24, \"2001:db8:1::/64\"]\ndataplane:"),
+      "maglev.yaml");
+  ASSERT_TRUE(configuration) << configuration.error().front();
+  ASSERT_EQ(configuration->outer_source_prefixes.size(), 2u);
+  EXPECT_EQ(to_text(configuration->outer_source_prefixes[1]), "2001:db8:1::/64");
+}
+
 TEST(Configuration, AFileWithMarkersIsRefusedWhereverItIsCut) {
   const std::string whole = "---\n" + kGood + "...\n";
   ASSERT_TRUE(mistakes(whole).empty()) << mistakes(whole).front();
@@ -99,10 +134,15 @@ INSTANTIATE_TEST_SUITE_P(
                 "expected a whole number from 0 to 1000000, found '-1'"},
         Mistake{"UnknownState", "address: 198.18.2.11}", "address: 198.18.2.11, state: gone}",
                 "expected ready or drain or maintenance, found 'gone'"},
-        Mistake{"IPv6Backend", "198.18.2.11", "\"2001:db8::1\"", "IPv6 is not supported yet"},
-        Mistake{"Prefix", "198.18.2.11", "198.18.2.0/24", "prefixes are not supported yet"},
-        Mistake{"NoAddress", "198.18.2.11", "web-1.example", "expected an IPv4 address such as"},
-        Mistake{"ShortAddress", "198.18.2.11", "198.18.2", "expected an IPv4 address such as"},
+        Mistake{"BackendPrefix", "198.18.2.11", "198.18.2.0/24", "expected an IP address such as"},
+        Mistake{"NoAddress", "198.18.2.11", "web-1.example", "expected an IP address such as"},
+        Mistake{"ShortAddress", "198.18.2.11", "198.18.2", "expected an IP address such as"},
+        Mistake{"ScopedAddress", "198.18.2.11", "\"fe80::1%lo\"", "expected an IP address such as"},
+        Mistake{"LinkLocal", "198.18.2.11", "\"fe80::1\"", "expected the address of one host"},
+        Mistake{"MappedAddress", "198.18.2.11", "\"::ffff:198.18.2.11\"",
+                "expected the address of one host"},
+        Mistake{"MulticastOfIPv6", "198.18.2.11", "\"ff02::1\"",
+                "expected the address of one host"},
         Mistake{"Multicast", "198.18.2.11", "224.0.0.1", "expected the address of one host"},
         Mistake{"Unspecified", "198.18.2.11", "0.0.0.0", "expected the address of one host"},
         Mistake{"MissingAddress", "{name: b1, address: 198.18.2.11}", "{name: b1}",
@@ -111,7 +151,43 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"SamePoolTwice", "vips:", "  - {name: web}\nvips:", "two pools are named 'web'"},
         Mistake{"SameVipTwice", "name: dns", "name: web-http", "two VIPs are named 'web-http'"},
         Mistake{"SameVipAddress", "protocol: udp, port: 53", "protocol: tcp, port: 80",
-                "VIP 'dns' has the address, protocol and port of VIP 'web-http'"},
+                "21:5: vips[1]: VIP 'web-http' has this address, protocol and port already"},
+        Mistake{"BitsBeyondThePrefix", "198.51.100.10, protocol: tcp",
+                "198.51.100.10/24, protocol: tcp",
+                "20:31: vips[0].address: bits are set beyond the prefix of '198.51.100.10/24': "
+                "expected 198.51.100.0/24"},
+        Mistake{"PrefixTooLong", "198.51.100.10, protocol: tcp", "198.51.100.10/33, protocol: tcp",
+                "expected a prefix length from 1 to 32, found '198.51.100.10/33'"},
+        Mistake{"PrefixOfEverything", "198.51.100.10, protocol: tcp", "\"8000::/0\", protocol: tcp",
+                "expected a prefix length from 1 to 128"},
+        Mistake{"PrefixWithoutLength", "198.51.100.10, protocol: tcp",
+                "198.51.100.0/, protocol: tcp", "expected a prefix length from 1 to 32"},
+        Mistake{"PrefixOfGroups", "198.51.100.10, protocol: tcp", "\"8000::/1\", protocol: tcp",
+                "expected the address of one host"},
+        Mistake{"UnknownProtocol", "protocol: udp", "protocol: sctp",
+                "expected tcp or udp or tcp_and_udp, found 'sctp'"},
+        Mistake{"UnknownEncapsulation", "port: 80, pool: web",
+                "port: 80, pool: web, encapsulation: vxlan",
+                "expected ipip or gre or gue or gue1 or l2, found 'vxlan'"},
+        Mistake{"GuePortWithoutGue", "port: 80, pool: web", "port: 80, pool: web, gue_port: 6081",
+                "vips[0].gue_port: is a setting of encapsulation gue and gue1 alone"},
+        Mistake{"ChecksumWithoutGue", "port: 80, pool: web",
+                "port: 80, pool: web, encapsulation: gre, outer_checksum: false",
+                "vips[0].outer_checksum: is a setting of encapsulation gue and gue1 alone"},
+        Mistake{"GuePortZero", "port: 80, pool: web",
+                "port: 80, pool: web, encapsulation: gue, gue_port: 0", "from 1 to 65535"},
+        Mistake{"UnknownTooBig", "port: 80, pool: web", "port: 80, pool: web, too_big: truncate",
+                "expected report or fragment, found 'truncate'"},
+        Mistake{"EchoesThatDiffer", "port: 80, pool: web", "port: 80, pool: web, echo: kernel",
+                "21:5: vips[1]: echo is not as in VIP 'web-http', but all VIPs of one address have "
+                "it alike: set the same in all of them"},
+        Mistake{"Layer2AcrossFamilies", "198.51.100.10, protocol: tcp, port: 80, pool: web",
+                "\"2001:db8::10\", protocol: tcp, port: 80, pool: web, encapsulation: l2",
+                "vips[0].pool: backend 'b1' has address 198.18.2.11, but encapsulation l2"},
+        Mistake{"TwoSourcePrefixesOfAFamily",
+                "dataplane:", "outer_source_prefixes: [198.18.64.0/24, 198.18.65.0/24]\ndataplane:",
+                "4:41: outer_source_prefixes[1]: expected at most one prefix of a family: "
+                "198.18.64.0/24 is given already"},
         Mistake{"UnknownPool", "port: 80, pool: web", "port: 80, pool: wab",
                 "vips[0].pool: no pool is named 'wab'"},
         Mistake{"NameWithSlash", "name: b1", "name: a/b", "expected a name of 1 to 255 letters"},

@@ -396,7 +396,7 @@ TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
 TEST_F(ReloadTest, AFileThatTakesThePoolFromAVipOfTheSocketIsRefused) {
   start_healthy();
   Vip vip;
-  vip.address = boost::asio::ip::make_address_v4("198.51.100.77");
+  vip.prefix = *parse_prefix("198.51.100.77");
   vip.pool = "plain";
   ASSERT_TRUE(controller_->commit(controller_->model().plan_remove_vip("dns")));
   ASSERT_TRUE(controller_->commit(controller_->model().plan_add_vip({"extra", vip})));

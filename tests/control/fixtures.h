@@ -65,8 +65,10 @@ vips:
 struct World {
   std::map<std::pair<std::string, std::string>, Health, std::less<>> health;
   std::vector<HealthTarget> targets;
-  std::set<boost::asio::ip::address_v4> watched;
-  std::set<boost::asio::ip::address_v4> unreachable;
+  std::set<boost::asio::ip::address> watched;
+  std::set<boost::asio::ip::address> unreachable;
+  std::map<boost::asio::ip::address, PathMtuMemory::Entry> path_mtus;
+  std::set<boost::asio::ip::address> behind_gateway;
   Controller::Clock::time_point now{};
 
   Controller::Senses senses() {
@@ -76,7 +78,11 @@ struct World {
               return known == health.end() ? Health{} : known->second;
             },
             [this](const auto& addresses) { watched = addresses; },
-            [this](boost::asio::ip::address_v4 address) { return next_hop(address); },
+            [this](const boost::asio::ip::address& address) { return next_hop(address); },
+            [this](const auto& address) { return path_mtu(address); },
+            [] {
+              return PathMtus::Counts{3, 4};
+            },
             [this] { return now; }};
   }
 
@@ -92,15 +98,23 @@ struct World {
     health = std::move(kept);
   }
 
-  NextHop next_hop(boost::asio::ip::address_v4 address) const {
+  std::optional<PathMtuMemory::Entry> path_mtu(const boost::asio::ip::address& address) const {
+    const auto learnt = path_mtus.find(address);
+    return learnt == path_mtus.end() ? std::nullopt : std::optional(learnt->second);
+  }
+
+  NextHop next_hop(const boost::asio::ip::address& address) const {
     NextHop hop;
     if (unreachable.contains(address)) {
       hop.reason = "no neighbour";
       return hop;
     }
     hop.resolved = true;
-    hop.mac = {2, 0, 0, 0, 0, address.to_bytes()[3]};
-    hop.outer_source = boost::asio::ip::make_address_v4("198.18.2.1");
+    hop.mac = {2, 0, 0, 0, 0, to_record(address).bytes[address.is_v4() ? 3 : 15]};
+    hop.on_link = !behind_gateway.contains(address);
+    hop.via = hop.on_link ? address : boost::asio::ip::make_address("198.18.2.254");
+    hop.mtu_bytes = 1500;
+    hop.outer_source = boost::asio::ip::make_address("198.18.2.1");
     hop.interface = "lb0";
     hop.reason.clear();
     return hop;

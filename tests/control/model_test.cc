@@ -41,7 +41,7 @@ class ModelTest : public testing::Test {
   }
   static Vip vip(std::string_view address, uint16_t port, std::string pool) {
     Vip vip;
-    vip.address = make_address_v4(address);
+    vip.prefix = *parse_prefix(address);
     vip.port = port;
     vip.pool = std::move(pool);
     return vip;
@@ -252,7 +252,7 @@ TEST_F(ModelTest, MoreThanADataplaneCountsIsRefused) {
   ByName<Vip> vips;
   for (uint32_t i = 0; i < kMaxCountedVips; ++i) {
     Vip one = vip("198.51.100.1", 80, "web");
-    one.address = boost::asio::ip::address_v4(one.address.to_uint() + i);
+    one.prefix = only(boost::asio::ip::address_v4(0xc6336401 + i));
     vips.emplace(fmt::format("vip-{}", i), one);
   }
   ByName<Pool> pools = configuration_.pools;

@@ -19,15 +19,16 @@ namespace maglev {
 namespace {
 
 using namespace std::chrono_literals;
+using boost::asio::ip::address;
 using boost::asio::ip::address_v4;
-using boost::asio::ip::make_address_v4;
+using boost::asio::ip::make_address;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::array<uint8_t, 6> kPeer0Mac{0x02, 0, 0, 0, 0x01, 0x00};
 constexpr std::array<uint8_t, 6> kPeer1Mac{0x02, 0, 0, 0, 0x01, 0x01};
 constexpr std::array<uint8_t, 6> kOtherMac{0x02, 0, 0, 0, 0x02, 0x00};
-const address_v4 kDirect = make_address_v4("198.18.0.2");
-const address_v4 kBehindGateway = make_address_v4("203.0.113.5");
+const address kDirect = make_address("198.18.0.2");
+const address kBehindGateway = make_address("203.0.113.5");
 
 // A process that does nothing but keep a network namespace of its own alive.
 class Peer {
@@ -75,7 +76,7 @@ class NextHopsTest : public ::testing::Test {
       run_in_peer(fmt::format("ip link set peer{} up", i));
     }
     run("ip link set lo up");
-    auto opened = NextHops::open(io_, [this](const std::vector<address_v4>& changed) {
+    auto opened = NextHops::open(io_, [this](const std::vector<address>& changed) {
       changes_.insert(changes_.end(), changed.begin(), changed.end());
     });
     ASSERT_TRUE(opened) << opened.error();
@@ -103,27 +104,30 @@ class NextHopsTest : public ::testing::Test {
     }
     return true;
   }
-  bool run_until_mac(address_v4 address, const std::array<uint8_t, 6>& mac) {
+  bool run_until_mac(const address& target, const std::array<uint8_t, 6>& mac) {
     return run_until([&] {
-      const NextHop hop = next_hops_->of(address);
+      const NextHop hop = next_hops_->of(target);
       return hop.resolved && hop.mac == mac;
     });
   }
-  bool run_until_reason(address_v4 address, const std::string& reason) {
-    return run_until([&] { return next_hops_->of(address).reason == reason; });
+  bool run_until_reason(const address& target, const std::string& reason) {
+    return run_until([&] { return next_hops_->of(target).reason == reason; });
   }
   NextHop direct_hop(const std::array<uint8_t, 6>& mac = kPeer0Mac) const {
     return {.resolved = true,
             .mac = mac,
-            .outer_source = make_address_v4("198.18.0.1"),
+            .outer_source = make_address("198.18.0.1"),
             .via = kDirect,
+            .on_link = true,
+            .mtu_bytes = 1500,
+            .mtu_is_of_route = false,
             .interface = "lb0",
             .reason = ""};
   }
 
   std::unique_ptr<Peer> peer_;
   boost::asio::io_context io_;
-  std::vector<address_v4> changes_;
+  std::vector<address> changes_;
   std::unique_ptr<NextHops> next_hops_;
 };
 
@@ -156,7 +160,9 @@ TEST_F(NextHopsTest, AnAddressBehindAGatewayGetsTheGatewaysMac) {
   run("ip route add 203.0.113.0/24 via 198.18.0.2");
   next_hops_->watch({kBehindGateway});
   ASSERT_TRUE(run_until_mac(kBehindGateway, kPeer0Mac));
-  EXPECT_EQ(next_hops_->of(kBehindGateway), direct_hop());
+  NextHop expected = direct_hop();
+  expected.on_link = false;
+  EXPECT_EQ(next_hops_->of(kBehindGateway), expected);
 }
 
 TEST_F(NextHopsTest, ThePreferredSourceOfTheRouteIsTheOuterSource) {
@@ -164,7 +170,7 @@ TEST_F(NextHopsTest, ThePreferredSourceOfTheRouteIsTheOuterSource) {
   run("ip route add 203.0.113.0/24 via 198.18.0.2 src 198.18.0.77");
   next_hops_->watch({kBehindGateway});
   ASSERT_TRUE(run_until_mac(kBehindGateway, kPeer0Mac));
-  EXPECT_EQ(next_hops_->of(kBehindGateway).outer_source, make_address_v4("198.18.0.77"));
+  EXPECT_EQ(next_hops_->of(kBehindGateway).outer_source, make_address("198.18.0.77"));
 }
 
 TEST_F(NextHopsTest, AMacAddressThatANeighbourTellsIsTakenAtOnce) {
@@ -243,13 +249,13 @@ TEST_F(NextHopsTest, AMovedGatewayIsFollowed) {
   run("ip route replace 203.0.113.0/24 via 198.18.1.2");
   ASSERT_TRUE(run_until_mac(kBehindGateway, kPeer1Mac));
   EXPECT_EQ(next_hops_->of(kBehindGateway).interface, "lb1");
-  EXPECT_EQ(next_hops_->of(kBehindGateway).outer_source, make_address_v4("198.18.1.1"));
+  EXPECT_EQ(next_hops_->of(kBehindGateway).outer_source, make_address("198.18.1.1"));
   run("ip route del 203.0.113.0/24");
   EXPECT_TRUE(run_until_reason(kBehindGateway, "no route (Network is unreachable)"));
 }
 
 TEST_F(NextHopsTest, ASilentNeighbourStaysUnresolvedAndIsFoundWhenItComes) {
-  const address_v4 late = make_address_v4("198.18.0.99");
+  const address late = make_address("198.18.0.99");
   next_hops_->watch({late, kDirect});
   ASSERT_TRUE(run_until_mac(kDirect, kPeer0Mac));
   io_.run_for(5s);  // past the kernel's own three questions
@@ -276,16 +282,16 @@ TEST_F(NextHopsTest, WhatCannotBeReachedOverEthernetIsToldWithItsReason) {
       {"203.0.113.33", "interface tun0 is not Ethernet"},
       {"203.0.113.49", "no route (Invalid argument)"},
       {"203.0.113.65",
-       "its route has an IPv6 gateway or an encapsulation, which is not supported"}};
-  std::set<address_v4> addresses;
-  for (const auto& [address, reason] : expected) addresses.insert(make_address_v4(address));
+       "its route has a gateway of the other family or an encapsulation, which is not supported"}};
+  std::set<address> addresses;
+  for (const auto& [target, reason] : expected) addresses.insert(make_address(target));
   io_.run_for(200ms);
   next_hops_->watch(addresses);
-  for (const auto& [address, reason] : expected) {
-    const NextHop hop = next_hops_->of(make_address_v4(address));
-    EXPECT_FALSE(hop.resolved) << address;
-    EXPECT_EQ(hop.reason, reason) << address;
-    EXPECT_EQ(hop.mac, (std::array<uint8_t, 6>{})) << address;
+  for (const auto& [target, reason] : expected) {
+    const NextHop hop = next_hops_->of(make_address(target));
+    EXPECT_FALSE(hop.resolved) << target;
+    EXPECT_EQ(hop.reason, reason) << target;
+    EXPECT_EQ(hop.mac, (std::array<uint8_t, 6>{})) << target;
   }
 }
 
@@ -293,11 +299,11 @@ TEST_F(NextHopsTest, WhereThereIsNoAddressToSendFromItIsTold) {
   for (const char* link : {"lb0", "lb1"}) run(fmt::format("ip addr flush dev {}", link));
   run("ip route add 203.0.113.0/24 dev lb0");
   run("ip neigh add 203.0.113.1 lladdr 02:00:00:00:00:01 dev lb0 nud permanent");
-  const address_v4 address = make_address_v4("203.0.113.1");
-  next_hops_->watch({address});
-  EXPECT_EQ(next_hops_->of(address).reason, "interface lb0 has no IPv4 address to send from");
+  const address target = make_address("203.0.113.1");
+  next_hops_->watch({target});
+  EXPECT_EQ(next_hops_->of(target).reason, "interface lb0 has no IPv4 address to send from");
   run("ip addr add 198.18.0.1/24 dev lb0");
-  EXPECT_TRUE(run_until_mac(address, {2, 0, 0, 0, 0, 1}));
+  EXPECT_TRUE(run_until_mac(target, {2, 0, 0, 0, 0, 1}));
 }
 
 // Events lost to full buffers, summed over the netlink sockets of this network namespace.
@@ -373,12 +379,12 @@ TEST_F(NextHopsTest, AMissingRightIsNamed) {
 
 TEST_F(NextHopsTest, ManyAddressesBehindOneGatewayShareItsNeighbour) {
   run("ip route add 203.0.113.0/24 via 198.18.0.2");
-  std::set<address_v4> many;
+  std::set<address> many;
   for (uint32_t i = 1; i < 255; ++i) many.insert(address_v4(0xcb007100u + i));
   next_hops_->watch(many);
   ASSERT_TRUE(run_until([&] { return changes_.size() >= many.size(); }));
   EXPECT_EQ(changes_.size(), many.size());
-  for (const address_v4& address : many) EXPECT_EQ(next_hops_->of(address).mac, kPeer0Mac);
+  for (const address& target : many) EXPECT_EQ(next_hops_->of(target).mac, kPeer0Mac);
 }
 
 TEST_F(NextHopsTest, NothingIsCalledAfterItIsGone) {

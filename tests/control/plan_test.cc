@@ -12,10 +12,14 @@
 namespace maglev {
 namespace {
 
-using boost::asio::ip::address_v4;
+using boost::asio::ip::address;
 using boost::asio::ip::make_address_v4;
 
-const std::vector<PortSettings> kPorts = {{"a", "net_null0", "lb0"}, {"b", "net_null1", "lb1"}};
+Configuration with_two_ports() {
+  Configuration configuration;
+  configuration.ports = {{"a", "net_null0", "lb0"}, {"b", "net_null1", "lb1"}};
+  return configuration;
+}
 
 NextHop hop_by(std::string interface) {
   NextHop hop;
@@ -40,7 +44,8 @@ class PlanTest : public testing::Test {
 
   PoolSenses senses() {
     return {[this](const std::string& name) { return verdicts_[name]; },
-            [this](address_v4) { return hop_; }, [this](const std::string&) { return settling_; }};
+            [this](const address&) { return find_way_out(hop_, std::nullopt, configuration_); },
+            [this](const std::string&) { return settling_; }};
   }
 
   std::vector<std::string> members() {
@@ -52,12 +57,13 @@ class PlanTest : public testing::Test {
 
   PlannedPool plan(const PlannedPool* previous = nullptr) {
     numbering_.update(pool_.backends);
-    return *plan_pool("web", pool_, numbering_, senses(), kPorts, previous);
+    return *plan_pool("web", pool_, numbering_, senses(), previous);
   }
 
   using Names = std::vector<std::string>;
   Pool pool_;
   std::map<std::string, HealthVerdict> verdicts_;
+  Configuration configuration_ = with_two_ports();
   NextHop hop_ = hop_by("lb1");
   bool settling_ = false;
   Numbering numbering_;
@@ -187,7 +193,7 @@ TEST_F(PlanTest, TheTableDependsOnTheMembershipAndNotOnHistory) {
 
 TEST_F(PlanTest, AWayOutOfNoPortIsUnresolvedAndSaysWhy) {
   hop_ = hop_by("eth7");
-  const WayOut way_out = find_way_out(hop_, kPorts);
+  const WayOut way_out = find_way_out(hop_, std::nullopt, configuration_);
   EXPECT_FALSE(way_out.next_hop.resolved);
   EXPECT_NE(way_out.next_hop.reason.find("'eth7'"), std::string::npos);
   const PlannedPool planned = plan();
@@ -200,7 +206,7 @@ TEST_F(PlanTest, AWayOutOfNoPortIsUnresolvedAndSaysWhy) {
 TEST_F(PlanTest, WhatTheDataplaneWouldRefuseIsNoPlan) {
   hop_.mac = {1, 0, 0x5e, 0, 0, 9};
   numbering_.update(pool_.backends);
-  const auto planned = plan_pool("web", pool_, numbering_, senses(), kPorts, nullptr);
+  const auto planned = plan_pool("web", pool_, numbering_, senses(), nullptr);
   ASSERT_FALSE(planned);
   EXPECT_EQ(planned.error(), "pool 'web': the next hop's MAC is not unicast");
 }
@@ -209,7 +215,7 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   ByName<PlannedPool> pools;
   pools.emplace("web", plan());
   Vip vip;
-  vip.address = make_address_v4("198.51.100.10");
+  vip.prefix = *parse_prefix("198.51.100.10");
   vip.port = 80;
   vip.pool = "web";
   const auto file = plan_root(5, 42, pools, {{"web-http", vip}});

@@ -63,7 +63,7 @@ TEST_F(StateTest, EveryKindOfOverrideIsFoundAgain) {
   Backend backend{boost::asio::ip::make_address_v4("10.0.0.1"), 0, BackendState::kDrain,
                   Source::kSocket};
   Vip vip;
-  vip.address = boost::asio::ip::make_address_v4("198.51.100.1");
+  vip.prefix = *parse_prefix("198.51.100.1");
   vip.protocol = VipProtocol::kUdp;
   vip.pool = "p";
   vip.hash = HashPolicy::kSource;

@@ -1,0 +1,66 @@
+#include "control/setting_readers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/algorithm/string/join.hpp>
+
+namespace maglev {
+namespace {
+
+bool is_name(std::string_view text) {
+  const auto alphanumeric = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  const auto allowed = [&](char c) {
+    return alphanumeric(c) || c == '.' || c == '_' || c == '-' || c == ':';
+  };
+  return !text.empty() && text.size() <= kMaxNameLength && alphanumeric(text.front()) &&
+         std::ranges::all_of(text, allowed);
+}
+
+template <typename T>
+T read_by(const YamlCursor& cursor, std::expected<T, std::string> (*parse)(std::string_view)) {
+  if (!cursor.exists()) return {};
+  auto value = parse(cursor.text());
+  if (value) return std::move(*value);
+  cursor.fail(value.error());
+  return {};
+}
+
+}  // namespace
+
+void fail_choice(const YamlCursor& cursor, const std::vector<std::string>& allowed) {
+  cursor.fail(fmt::format("expected {}, found '{}'", boost::algorithm::join(allowed, " or "),
+                          cursor.text()));
+}
+
+uint32_t read_number(const YamlCursor& cursor, uint32_t min, uint32_t max, uint32_t fallback) {
+  return static_cast<uint32_t>(cursor.integer(min, max, fallback));
+}
+
+uint16_t read_port(const YamlCursor& cursor) {
+  return static_cast<uint16_t>(cursor.integer(1, 65535, 1));
+}
+
+std::string read_name(const YamlCursor& owner) {
+  const YamlCursor cursor = owner.required("name");
+  std::string name = cursor.text();
+  if (cursor.exists() && !is_name(name)) {
+    cursor.fail(
+        fmt::format("expected a name of 1 to {} letters, digits and ._:- that starts with "
+                    "a letter or digit, found '{}'",
+                    kMaxNameLength, name.substr(0, 2 * kMaxNameLength)));
+  }
+  return name;
+}
+
+boost::asio::ip::address read_host(const YamlCursor& cursor) {
+  return read_by(cursor, parse_host);
+}
+
+Prefix read_prefix(const YamlCursor& cursor) {
+  return read_by(cursor, parse_prefix);
+}
+
+}  // namespace maglev
