@@ -63,7 +63,8 @@ inline void decrement_ttl(uint8_t* ip) {
   std::memcpy(&word, ip + kIpv4TtlOffset, sizeof word);
   word = __builtin_bswap32(word) - 0x01000000u;
   const uint32_t sum = (word & 0xffff) + 0x0100u;
-  word = __builtin_bswap32((word & 0xffff0000u) | fold_checksum(sum));
+  const uint32_t checksum = (sum + (sum >= 0xffff)) & 0xffff;  // never all ones, as when made anew
+  word = __builtin_bswap32((word & 0xffff0000u) | checksum);
   std::memcpy(ip + kIpv4TtlOffset, &word, sizeof word);
 }
 
