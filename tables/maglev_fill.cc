@@ -94,9 +94,10 @@ uint64_t end_of_solo(std::span<const Cursor> cursors, uint32_t heaviest) {
 }
 
 // The same without an order of turns: asks every contender in every round, but for the rounds that
-// the heaviest has alone where it outweighs all others together many times.
-void fill_by_rounds(std::span<const Contender> contenders, std::span<uint32_t> slots,
-                    bool one_dominates) {
+// the heaviest has alone where it outweighs all others together many times. Inlined it would keep
+// its registers in memory, where each claim waits for them.
+[[gnu::noinline]] void fill_by_rounds(std::span<const Contender> contenders,
+                                      std::span<uint32_t> slots, bool one_dominates) {
   std::ranges::fill(slots, kNoOwner);
   std::vector<Cursor> cursors;
   cursors.reserve(contenders.size());
