@@ -329,6 +329,7 @@ void CommandLine::add_pool_commands() {
   });
   named(add, "POOL", pool_);
   field<int64_t>(add, "--table-size", "/table_size", "slots, a prime");
+  field<std::string>(add, "--placement", "/placement", "maglev, ring, rendezvous or bounded");
   field<int64_t>(add, "--min-healthy", "/min_healthy", "with fewer, all ready backends are used");
   CLI::Option* const port =
       field<int64_t>(add, "--health-port", "/health/port", "check by TCP connects to this port");

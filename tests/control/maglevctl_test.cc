@@ -135,10 +135,11 @@ TEST_F(MaglevctlTest, ListsAndShowsPools) {
 
 TEST_F(MaglevctlTest, AddsAndRemovesAPool) {
   shown(
-      "pool add mail --table-size 1009 --min-healthy 2 --health-port 25 --health-interval-ms 250 "
-      "--health-timeout-ms 200 --health-rise 4 --health-fall 5");
+      "pool add mail --table-size 1009 --placement ring --min-healthy 2 --health-port 25 "
+      "--health-interval-ms 250 --health-timeout-ms 200 --health-rise 4 --health-fall 5");
   const Json pool = json("pool show mail");
   EXPECT_EQ(pool["table_size"], 1009);
+  EXPECT_EQ(pool["placement"], "ring");
   EXPECT_EQ(pool["min_healthy"], 2);
   EXPECT_EQ(pool["health"], Json::parse(R"({"type": "tcp", "port": 25, "interval_ms": 250,
                                             "timeout_ms": 200, "rise": 4, "fall": 5})"));
@@ -294,6 +295,7 @@ TEST_F(MaglevctlTest, WhatTheDaemonRefusesChangesNothingAndExitsWithOne) {
       {"pool remove web", "in_use"},
       {"pool remove 'web/backends/b1'", "unknown_pool"},
       {"pool add odd --table-size 32", "bad_request"},
+      {"pool add odd --placement jump", "bad_request"},
       {"vip add again --address 198.51.100.10 --protocol tcp --port 80 --pool web", "exists"},
       {"vip add bad --address 198.51.100.11 --protocol tcp --port eighty --pool web",
        "bad_request"},
