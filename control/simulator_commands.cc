@@ -5,9 +5,15 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
+#include <new>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -40,21 +46,19 @@ struct Arguments {
   uint32_t next = 3;
 };
 
-// One line on stderr: rewritten in place on a terminal, else repeated once a second.
+// One line, rewritten in place, for who watches a terminal.
 class Progress {
  public:
   ~Progress() {
-    if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+    if (shown_) fmt::print(stderr, "\r\033[K");
   }
 
   void show(std::string_view what, double share) {
     const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(1)))
-      return;
+    if (!terminal_ || now - last_ < std::chrono::milliseconds(100)) return;
     last_ = now;
     shown_ = true;
-    fmt::print(stderr, "{}{}: {:.0f} %{}", terminal_ ? "\r" : "", what, share * 100,
-               terminal_ ? "\033[K" : "\n");
+    fmt::print(stderr, "\r{}: {:.0f} %\033[K", what, share * 100);
     std::fflush(stderr);
   }
 
@@ -69,12 +73,43 @@ int refuse(const std::string& message) {
   return kWrongUsage;
 }
 
-std::expected<void, std::string> write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file) return {};
-  return std::unexpected(fmt::format("cannot write {}", path));
+struct OutputFile {
+  std::string path;
+  std::string text;
+};
+
+// All of them or none: written aside first. What is no file, such as a pipe, is written directly.
+std::expected<void, std::string> write_files(std::span<const OutputFile> files) {
+  namespace fs = std::filesystem;
+  std::vector<std::pair<fs::path, fs::path>> renames;
+  std::expected<void, std::string> outcome;
+  for (const OutputFile& output : files) {
+    std::error_code error;
+    const bool is_plain =
+        !fs::exists(output.path, error) || fs::is_regular_file(output.path, error);
+    fs::path target = output.path;
+    if (is_plain) {
+      const fs::path path = fs::weakly_canonical(output.path, error);
+      target = path.string() + fmt::format(".{}.{}", getpid(), renames.size());
+      renames.emplace_back(target, path);
+    }
+    std::ofstream file(target, std::ios::binary | std::ios::trunc);
+    file << output.text;
+    file.close();
+    if (file) continue;
+    outcome =
+        std::unexpected(fmt::format("cannot write {}: {}", output.path, std::strerror(errno)));
+    break;
+  }
+  for (const auto& [from, to] : renames) {
+    std::error_code error;
+    if (outcome) fs::rename(from, to, error);
+    if (error) {
+      outcome = std::unexpected(fmt::format("cannot write {}: {}", to.string(), error.message()));
+    }
+    if (!outcome) fs::remove(from, error);
+  }
+  return outcome;
 }
 
 std::expected<Scenario, std::string> read_scenario(const Arguments& arguments) {
@@ -95,15 +130,12 @@ std::expected<Scenario, std::string> read_scenario(const Arguments& arguments) {
   return scenario;
 }
 
-std::expected<void, std::string> write_table(const Simulation& simulation,
-                                             const Arguments& arguments) {
-  const auto size = check_table_size(arguments.settings.size);
-  if (!size) return std::unexpected(size.error());
+std::string table_text(const Placement& placement, uint64_t size) {
   std::string text;
-  for (const uint32_t owner : simulation.after->fill_table(*size)) {
-    text += simulation.after->nodes()[owner].name + '\n';
+  for (const uint32_t owner : placement.fill_table(size)) {
+    text += placement.nodes()[owner].name + '\n';
   }
-  return write_file(arguments.table_out, text);
+  return text;
 }
 
 int run_one(const Arguments& arguments, const Scenario& scenario, bool json) {
@@ -114,16 +146,17 @@ int run_one(const Arguments& arguments, const Scenario& scenario, bool json) {
       simulate(*kind, scenario, [&](double share) { progress->show(arguments.placement, share); });
   progress.reset();
   if (!simulation) return refuse(simulation.error());
+  if (!arguments.plot.empty() && arguments.plot == arguments.table_out) {
+    return refuse("--table-out and --plot name the same file");
+  }
+  std::vector<OutputFile> files;
   if (!arguments.table_out.empty()) {
-    const auto written = write_table(*simulation, arguments);
-    if (!written) return refuse(written.error());
+    files.push_back({arguments.table_out, table_text(*simulation->after, arguments.settings.size)});
   }
-  if (!arguments.plot.empty()) {
-    const auto written = write_file(arguments.plot, simulation_svg(*simulation));
-    if (!written) return refuse(written.error());
-  }
+  if (!arguments.plot.empty()) files.push_back({arguments.plot, simulation_svg(*simulation)});
+  if (const auto written = write_files(files); !written) return refuse(written.error());
   const auto warnings = find_warnings(*simulation, arguments.headroom);
-  fmt::print("{}", json ? simulation_json(*simulation, scenario, warnings).dump(2) + "\n"
+  fmt::print("{}", json ? simulation_json(*simulation, scenario, warnings).dump() + "\n"
                         : simulation_text(*simulation, scenario));
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
   return kDone;
@@ -160,16 +193,21 @@ int run_all(const Arguments& arguments, const Scenario& scenario, bool json) {
   for (const auto& [kind, reason] : refusals) {
     all["refused"].push_back({{"placement", to_text(kind)}, {"reason", reason}});
   }
-  fmt::print("{}", json ? all.dump(2) + "\n" : comparison_text(simulations, refusals));
+  fmt::print("{}",
+             json ? all.dump() + "\n" : comparison_text(simulations, refusals, scenario.replicas));
   for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
   return kDone;
 }
 
 int run_simulate(const Arguments& arguments, bool json) {
-  const auto scenario = read_scenario(arguments);
-  if (!scenario) return refuse(scenario.error());
-  return arguments.placement == "all" ? run_all(arguments, *scenario, json)
-                                      : run_one(arguments, *scenario, json);
+  try {
+    const auto scenario = read_scenario(arguments);
+    if (!scenario) return refuse(scenario.error());
+    return arguments.placement == "all" ? run_all(arguments, *scenario, json)
+                                        : run_one(arguments, *scenario, json);
+  } catch (const std::bad_alloc&) {
+    return refuse("not enough memory for so many keys: take fewer");
+  }
 }
 
 // The nodes that follow the owner; fewer than asked when there are no more.
@@ -246,11 +284,13 @@ int run_owner(const Arguments& arguments, bool json) {
 }
 
 // Says what a number must be; CLI11 takes "-1" for a large one, and any NaN for a fraction.
+template <typename Number>
 std::string check_whole(const std::string& text) {
-  uint64_t number = 0;
+  Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size()) return {};
-  return fmt::format("'{}' is not a whole number from 0 to {}", text, ~uint64_t{0});
+  return fmt::format("'{}' is not a whole number from 0 to {}", text,
+                     std::numeric_limits<Number>::max());
 }
 
 std::string check_fraction(const std::string& text) {
@@ -266,7 +306,8 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
   kinds.resize(kinds.size() - 2);
   command.add_option("--placement", a.placement, kinds + std::string(also))->capture_default_str();
   auto* const nodes = command.add_option("--nodes", a.membership.nodes, "names, comma-separated");
-  command.add_option("--nodes-file", a.membership.nodes_file, "a file of `name weight zone` lines")
+  command
+      .add_option("--nodes-file", a.membership.nodes_file, "a file of `name [weight [zone]]` lines")
       ->excludes(nodes);
   command.add_option("--weights", a.membership.weights, "one per node, comma-separated");
   command.add_option("--zones", a.membership.zones, "one per node, comma-separated");
@@ -279,10 +320,10 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
   command.add_option("--hash", a.hash, "md5-64, sha1-32, fnv1a-fmix-32, xxh64")
       ->capture_default_str();
   command.add_option("--vnodes", a.settings.vnodes, "ring, bounded: tokens per unit of weight")
-      ->check(check_whole)
+      ->check(check_whole<uint32_t>)
       ->capture_default_str();
   command.add_option("--size", a.settings.size, "slots of the table, a prime")
-      ->check(check_whole)
+      ->check(check_whole<uint64_t>)
       ->capture_default_str();
   command
       .add_option("--epsilon", a.settings.epsilon, "bounded: how far above its share a node gets")
@@ -304,7 +345,7 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
   auto* const keys =
       simulate->add_option("--keys", a.keys, "pattern with %d for a number")->capture_default_str();
   auto* const count = simulate->add_option("--count", a.count, "how many keys of the pattern")
-                          ->check(check_whole)
+                          ->check(check_whole<uint64_t>)
                           ->capture_default_str();
   simulate
       ->add_option("--keys-file", a.keys_file,
@@ -326,7 +367,7 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
       app.add_subcommand("owner", "where one key goes, and why; needs no daemon");
   add_shared_options(*owner, *owner_arguments, "");
   owner->add_option("--next", owner_arguments->next, "how many nodes to tell after the owner")
-      ->check(check_whole)
+      ->check(check_whole<uint32_t>)
       ->capture_default_str();
   owner->add_option("KEY", owner_arguments->keys_to_place, "one or more keys")->required();
   owner->callback([owner_arguments, &json, &action] {

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <span>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <boost/locale/utf.hpp>
@@ -19,6 +19,10 @@ constexpr uint64_t kMaxKeys = 100'000'000;
 
 // Of bytes or requests in all: exact as a double, and so far below 2^64 that replicas fit too.
 constexpr uint64_t kMaxLoad = uint64_t{1} << 53;
+
+// What is read may be a pipe or a device without an end.
+constexpr size_t kMaxFile = size_t{1} << 30;
+constexpr size_t kMaxLine = size_t{1} << 16;
 
 std::unexpected<std::string> wrong(std::string text) {
   return std::unexpected(std::move(text));
@@ -94,18 +98,28 @@ std::expected<uint32_t, std::string> parse_weight(std::string_view text) {
   return wrong(fmt::format("weight '{}' is not a whole number from 1 to {}", text, kMaxNodeWeight));
 }
 
+// The file's bytes, up to the first line that is too long: for_each_line() refuses that one.
 std::expected<std::string, std::string> read_file(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
     return wrong(fmt::format("cannot read {}: it is a directory", path));
   }
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  // An empty file sets failbit on text alone.
+  std::string text;
+  for (size_t line_start = 0; file && text.size() - line_start <= kMaxLine;) {
+    const size_t before = text.size();
+    if (before > kMaxFile) {
+      return wrong(fmt::format("cannot read {}: it is longer than {} bytes", path, kMaxFile));
+    }
+    text.resize(before + kMaxLine);
+    file.read(text.data() + before, kMaxLine);
+    text.resize(before + static_cast<size_t>(file.gcount()));
+    const size_t newline = std::string_view(text).substr(before).rfind('\n');
+    if (newline != text.npos) line_start = before + newline + 1;
+  }
   if (!file.is_open() || file.bad()) {
     return wrong(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   }
-  return std::move(text).str();
+  return text;
 }
 
 // Calls use(line) for each line, which ends in LF or CR LF, until one answers with an error.
@@ -115,6 +129,9 @@ std::expected<void, std::string> for_each_line(std::string_view text, const std:
   for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
+    if (line.size() > kMaxLine) {
+      return wrong(fmt::format("{}:{}: the line is longer than {} bytes", file, number, kMaxLine));
+    }
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (const auto good = use(line); !good) {
       return wrong(fmt::format("{}:{}: {}", file, number, good.error()));
@@ -129,21 +146,27 @@ Node* find_node(std::vector<Node>& nodes, std::string_view name) {
   return found == nodes.end() ? nullptr : &*found;
 }
 
-// Applies NODE=VALUE to the node.
+// Applies each NODE=VALUE to its node.
 template <typename Apply>
-std::expected<void, std::string> set_by_name(std::vector<Node>& nodes, std::string_view text,
+std::expected<void, std::string> set_by_name(std::vector<Node>& nodes,
+                                             std::span<const std::string> settings,
                                              std::string_view option, const Apply& apply) {
-  text = trimmed(text);
-  // A name may contain '=', a weight or zone does not.
-  const size_t equals = text.rfind('=');
-  if (equals == text.npos) {
-    return wrong(fmt::format("{} '{}' is not of the form NODE=VALUE", option, text));
+  std::set<std::string_view> named;
+  for (const std::string_view setting : settings) {
+    const std::string_view text = trimmed(setting);
+    // A name may contain '=', a weight or zone does not.
+    const size_t equals = text.rfind('=');
+    if (equals == text.npos) {
+      return wrong(fmt::format("{} '{}' is not of the form NODE=VALUE", option, text));
+    }
+    const std::string_view name = text.substr(0, equals);
+    Node* const node = find_node(nodes, name);
+    if (node == nullptr) return wrong(fmt::format("{} names '{}', which is no node", option, name));
+    if (!named.insert(name).second) return wrong(fmt::format("{} names '{}' twice", option, name));
+    const std::expected<void, std::string> applied = apply(*node, text.substr(equals + 1));
+    if (!applied) return wrong(fmt::format("node '{}': {}", name, applied.error()));
   }
-  Node* const node = find_node(nodes, text.substr(0, equals));
-  if (node == nullptr) {
-    return wrong(fmt::format("{} names '{}', which is no node", option, text.substr(0, equals)));
-  }
-  return apply(*node, text.substr(equals + 1));
+  return {};
 }
 
 std::expected<void, std::string> set_lists(std::vector<Node>& nodes, const MembershipText& text) {
@@ -180,28 +203,20 @@ std::expected<void, std::string> change_nodes(std::vector<Node>& nodes,
   for (const std::string& name : text.add) {
     nodes.push_back({std::string(trimmed(name)), 1, {}});
   }
-  for (const std::string& setting : text.weight) {
-    const auto set =
-        set_by_name(nodes, setting, "--weight",
-                    [](Node& node, std::string_view value) -> std::expected<void, std::string> {
-                      const auto weight = parse_weight(value);
-                      if (!weight)
-                        return wrong(fmt::format("node '{}': {}", node.name, weight.error()));
-                      node.weight = *weight;
-                      return {};
-                    });
-    if (!set) return set;
-  }
-  for (const std::string& setting : text.zone) {
-    const auto set =
-        set_by_name(nodes, setting, "--zone",
-                    [](Node& node, std::string_view value) -> std::expected<void, std::string> {
-                      node.zone = value;
-                      return {};
-                    });
-    if (!set) return set;
-  }
-  return {};
+  const auto set =
+      set_by_name(nodes, text.weight, "--weight",
+                  [](Node& node, std::string_view value) -> std::expected<void, std::string> {
+                    const auto weight = parse_weight(value);
+                    if (!weight) return wrong(weight.error());
+                    node.weight = *weight;
+                    return {};
+                  });
+  if (!set) return set;
+  return set_by_name(nodes, text.zone, "--zone",
+                     [](Node& node, std::string_view value) -> std::expected<void, std::string> {
+                       node.zone = value;
+                       return {};
+                     });
 }
 
 }  // namespace

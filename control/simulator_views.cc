@@ -112,8 +112,8 @@ std::string simulation_text(const Simulation& simulation, const Scenario& scenar
       "{}, {} keys, {}{}\n", to_text(simulation.kind), scenario.workload.keys.size(),
       to_text(scenario.settings.hash),
       scenario.replicas > 1 ? fmt::format(", {} replicas a key", scenario.replicas) : "");
-  text += change_text(simulation.keys, "keys");
-  text += fmt::format("; modulo {}\n", simulation.modulo_moved);
+  text += change_text(simulation.keys, scenario.replicas > 1 ? "copies of keys" : "keys");
+  text += fmt::format("; modulo {} keys\n", simulation.modulo_moved);
   if (simulation.bytes) text += "\n" + change_text(*simulation.bytes, "bytes") + "\n";
   if (simulation.requests) text += "\n" + change_text(*simulation.requests, "requests") + "\n";
   text += fmt::format("build {}, lookup {} a key, memory {}\n",
@@ -148,7 +148,8 @@ Json simulation_json(const Simulation& simulation, const Scenario& scenario,
   return json;
 }
 
-std::string comparison_text(const std::vector<Simulation>& simulations, const Refusals& refusals) {
+std::string comparison_text(const std::vector<Simulation>& simulations, const Refusals& refusals,
+                            uint32_t replicas) {
   TextTable table({{"PLACEMENT"},
                    {"PEAK", kRight},
                    {"SPREAD", kRight},
@@ -167,8 +168,9 @@ std::string comparison_text(const std::vector<Simulation>& simulations, const Re
   }
   const Simulation& any = simulations.front();
   std::string text = table.text();
-  text += fmt::format("of {}, {:.0f} would move ideally and {} by hashing modulo the nodes\n",
-                      any.keys.movement.total, any.keys.movement.ideal_moved, any.modulo_moved);
+  text += fmt::format("of {} {}, {:.0f} would move ideally; {} keys by hashing modulo the nodes\n",
+                      any.keys.movement.total, replicas > 1 ? "copies of keys" : "keys",
+                      any.keys.movement.ideal_moved, any.modulo_moved);
   for (const auto& [kind, reason] : refusals) {
     text += fmt::format("{} refused: {}\n", to_text(kind), reason);
   }

@@ -17,7 +17,8 @@ nlohmann::ordered_json simulation_json(const Simulation& simulation, const Scena
 
 // One row a simulation (at least one), then the kinds that refused, each with its reason.
 using Refusals = std::vector<std::pair<PlacementKind, std::string>>;
-std::string comparison_text(const std::vector<Simulation>& simulations, const Refusals& refusals);
+std::string comparison_text(const std::vector<Simulation>& simulations, const Refusals& refusals,
+                            uint32_t replicas);
 
 // Left the shares before, right those after, and between them a band for each movement, as thick as
 // what moved.

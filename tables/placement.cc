@@ -69,6 +69,23 @@ std::expected<void, std::string> check_nodes(std::span<const Node> nodes) {
   return {};
 }
 
+// Whatever the kind looks at: a setting that is wrong is not what was meant.
+std::expected<void, std::string> check_settings(const PlacementSettings& settings) {
+  if (const auto size = check_table_size(settings.size); !size) {
+    return std::unexpected(size.error());
+  }
+  if (settings.vnodes == 0) {
+    return std::unexpected("0 vnodes leave nodes without a token: take 1 or more");
+  }
+  if (!(settings.epsilon >= 0 && settings.epsilon <= 1e6)) {
+    return std::unexpected(
+        fmt::format("epsilon {} is not from 0 to 1000000: it is how far above its share a node may "
+                    "be, 0.25 for a quarter",
+                    settings.epsilon));
+  }
+  return {};
+}
+
 // Brings weights to lowest terms, and to a sum of about `most` where it is more.
 void fit_weights(std::vector<Node>& nodes, uint64_t most) {
   uint32_t divisor = 0;
@@ -124,6 +141,7 @@ MadePlacement make_maglev_placement(std::vector<Node> nodes, const PlacementSett
 MadePlacement make_placement(PlacementKind kind, std::vector<Node> nodes,
                              const PlacementSettings& settings, const Placement* before) {
   if (const auto good = check_nodes(nodes); !good) return std::unexpected(good.error());
+  if (const auto good = check_settings(settings); !good) return std::unexpected(good.error());
   if (!keeps_order(kind)) std::ranges::sort(nodes, {}, &Node::name);
   switch (kind) {
     case PlacementKind::kMaglev:

@@ -59,14 +59,6 @@ std::vector<Token> make_tokens(std::span<const Node> nodes, const PlacementSetti
   return tokens;
 }
 
-std::expected<void, std::string> check_ring(std::span<const Node> nodes,
-                                            const PlacementSettings& settings) {
-  if (settings.vnodes == 0) {
-    return std::unexpected("0 vnodes leave nodes without a token: take 1 or more");
-  }
-  return check_token_count(nodes, settings.vnodes);
-}
-
 class BoundedPlacement : public RingPlacement {
  public:
   BoundedPlacement(std::vector<Node> nodes, const PlacementSettings& settings,
@@ -160,18 +152,16 @@ boost::crc_32_type begin_ketama(std::string_view name) {
 }  // namespace
 
 MadePlacement make_ring(std::vector<Node> nodes, const PlacementSettings& settings) {
-  if (const auto fits = check_ring(nodes, settings); !fits) return std::unexpected(fits.error());
+  if (const auto fits = check_token_count(nodes, settings.vnodes); !fits) {
+    return std::unexpected(fits.error());
+  }
   std::vector<Token> tokens = make_tokens(nodes, settings);
   return std::make_unique<RingPlacement>(std::move(nodes), settings.hash, std::move(tokens));
 }
 
 MadePlacement make_bounded(std::vector<Node> nodes, const PlacementSettings& settings) {
-  if (const auto fits = check_ring(nodes, settings); !fits) return std::unexpected(fits.error());
-  if (!(settings.epsilon >= 0 && settings.epsilon <= 1e6)) {
-    return std::unexpected(
-        fmt::format("epsilon {} is not from 0 to 1000000: it is how far above its share a node may "
-                    "be, 0.25 for a quarter",
-                    settings.epsilon));
+  if (const auto fits = check_token_count(nodes, settings.vnodes); !fits) {
+    return std::unexpected(fits.error());
   }
   std::vector<Token> tokens = make_tokens(nodes, settings);
   return std::make_unique<BoundedPlacement>(std::move(nodes), settings, std::move(tokens));
