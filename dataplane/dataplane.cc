@@ -33,14 +33,14 @@ uint64_t boottime_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-std::vector<VipPrefix> prefixes_of(const Snapshot* snapshot) {
-  std::vector<VipPrefix> prefixes;
-  if (snapshot == nullptr) return prefixes;
+std::vector<SteeredVip> steered_vips(const Snapshot* snapshot) {
+  std::vector<SteeredVip> vips;
+  if (snapshot == nullptr) return vips;
   for (const VipRecord& vip : snapshot->vip_records()) {
-    prefixes.push_back({vip.address, vip.family,
-                        static_cast<uint8_t>(vip.family == AddressFamily::kIpv4 ? 32 : 128)});
+    vips.push_back(
+        {{vip.address, vip.family, vip.prefix_length}, vip.protocol, vip.port, vip.flags});
   }
-  return prefixes;
+  return vips;
 }
 
 // SIGHUP asks a daemon to read its configuration again; this one reads it at its start alone.
@@ -118,7 +118,7 @@ std::expected<void, std::string> Dataplane::find_ports() {
 }
 
 std::expected<void, std::string> Dataplane::prepare_steering(const std::string& steering_program) {
-  const std::vector<VipPrefix> vips = prefixes_of(snapshots_.owner().get());
+  const std::vector<SteeredVip> vips = steered_vips(snapshots_.owner().get());
   for (uint32_t p = 0; p < ports_.size(); ++p) {
     if (!is_af_xdp(ports_[p].settings())) continue;
     auto steering =
@@ -243,7 +243,7 @@ void Dataplane::adopt() {
 }
 
 void Dataplane::publish(std::shared_ptr<const Snapshot> snapshot) {
-  const std::vector<VipPrefix> vips = prefixes_of(snapshot.get());
+  const std::vector<SteeredVip> vips = steered_vips(snapshot.get());
   for (SteeredPort& steered : steered_) {
     if (auto ok = steered.steering.add_vips(vips); !ok) spdlog::error("{}", ok.error());
   }
@@ -260,7 +260,7 @@ bool Dataplane::all_workers_use_current() const {
 
 void Dataplane::finish_publication() {
   publication_pending_ = false;
-  const std::vector<VipPrefix> vips = prefixes_of(snapshots_.owner().get());
+  const std::vector<SteeredVip> vips = steered_vips(snapshots_.owner().get());
   for (SteeredPort& steered : steered_) {
     if (auto ok = steered.steering.set_vips(vips); !ok) spdlog::error("{}", ok.error());
   }
@@ -268,6 +268,9 @@ void Dataplane::finish_publication() {
 }
 
 void Dataplane::check_ports() {
+  for (SteeredPort& steered : steered_) {
+    if (auto ok = steered.steering.follow_mac(); !ok) spdlog::error("{}", ok.error());
+  }
   std::vector<PortFacts> now;
   for (const Port& port : ports_) now.push_back(port.facts());
   if (now == port_facts_) return;

@@ -2,8 +2,9 @@
 /* Per-CPU packet counters. The including program defines kCounters first. */
 #pragma once
 
-#include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
+
+#include <bpf/bpf_helpers.h>
 #include <linux/types.h>
 
 struct {

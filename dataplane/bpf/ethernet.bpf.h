@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 #pragma once
 
+#include <linux/bpf.h>
+
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include <linux/if_ether.h>
@@ -12,6 +14,8 @@ struct VlanTag {
   __be16 control;
   __be16 ethertype;
 };
+
+enum { kMaxLinkHeader = sizeof(struct ethhdr) + kMaxVlanTags * sizeof(struct VlanTag) };
 
 /* The length of the Ethernet header and up to two VLAN tags (802.1Q, 802.1ad), and the EtherType of
  * what follows; 0 when the frame ends earlier. */

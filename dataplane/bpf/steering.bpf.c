@@ -16,11 +16,32 @@ struct {
   __type(value, __u32);
 } xsks_map SEC(".maps");
 
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, 1);
+  __type(key, __u32);
+  __type(value, struct InterfaceMac);
+} interface_mac SEC(".maps");
+
+/* A switch floods what it has not learnt yet: somebody else is to forward that. The kernel drops
+ * it. Broadcast and multicast frames are for us as well. */
+static __always_inline int is_for_another_host(const void* data, const void* end) {
+  const __u8* destination = data;
+  __u32 only = 0;
+  const struct InterfaceMac* own = bpf_map_lookup_elem(&interface_mac, &only);
+  if (!own || (const void*)(destination + sizeof(own->bytes)) > end) return 1;
+  if (destination[0] & 1) return 0;
+  __u8 difference = 0;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(own->bytes); i++) difference |= destination[i] ^ own->bytes[i];
+  return difference != 0;
+}
+
 SEC("xdp")
 int maglev_steering(struct xdp_md* context) {
   const void* data = (const void*)(long)context->data;
   const void* end = (const void*)(long)context->data_end;
-  if (!is_for_vip(data, end)) {
+  if (is_for_another_host(data, end) || !is_for_worker(data, end)) {
     count(kSteeringPassed);
     return XDP_PASS;
   }

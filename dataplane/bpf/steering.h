@@ -6,7 +6,8 @@
 //                       and counts it; everything else goes to the kernel. The poll-mode driver
 //                       loads it by path, attaches it (only where nothing is attached) and removes
 //                       it when the port is closed. After a kill -9 it stays, and VIP traffic is
-//                       dropped.
+//                       dropped. Frames to another unicast MAC address than the interface's own
+//                       (which a switch may flood) go to the kernel, which drops them.
 //   guard (tc ingress)  drops VIP traffic that reaches the kernel. It covers what steering cannot:
 //                       the time between two steering programs, and while its VIPs are not filled
 //                       in.
@@ -16,31 +17,29 @@
 // TCP reset, say) while the dataplane is being restarted, even when it owns the address. Destroying
 // a Steering detaches nothing.
 //
-// Order of calls: prepare(), start the port, bind(), then add_vips() and set_vips() as roots come.
-// Before a root is published to the workers call add_vips() with its VIPs; when all workers use it,
-// set_vips(). One process per interface: prepare() and detach() refuse while another one holds it.
+// Which traffic is VIP traffic is told in vips.bpf.h. Of prefixes that contain one another the
+// longest that matches decides alone.
+//
+// Order of calls: prepare(), start the port, bind(), then add_vips() and set_vips() as roots come,
+// and follow_mac() from time to time. Before a root is published to the workers call add_vips()
+// with its VIPs; when all workers use it, set_vips(). One process per interface: prepare() and
+// detach() refuse while another one holds it.
 //
 // Main thread only. No DPDK. Needs root. Every error says where it happened and what to do, and
 // leaves what was attached before in place, unless stated.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <expected>
-#include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dataplane/bpf/attachment.h"
-#include "tables/published.h"
+#include "dataplane/bpf/vip_rules.h"
 
 namespace maglev {
-
-struct VipPrefix {
-  Address address;  // bits beyond the prefix are zero
-  AddressFamily family = AddressFamily::kNone;
-  uint8_t prefix_length = 0;  // 32 or 128 for one address
-  auto operator<=>(const VipPrefix&) const = default;
-};
 
 class Steering {
  public:
@@ -58,19 +57,20 @@ class Steering {
   // program fails the new guard stays.
   static std::expected<Steering, std::string> prepare(const std::string& interface,
                                                       const std::string& object_path,
-                                                      std::span<const VipPrefix> vips);
+                                                      std::span<const SteeredVip> vips);
 
   // After the driver attached the program: finds it on the interface and fills in its VIPs.
   std::expected<void, std::string> bind();
 
-  // Adds those that are missing. A wrong prefix is refused before anything is changed; on another
-  // error (a map is full) what was written stays, and vips() tells what is there.
-  std::expected<void, std::string> add_vips(std::span<const VipPrefix> vips);
+  // As VipRules::add() and VipRules::set().
+  std::expected<void, std::string> add_vips(std::span<const SteeredVip> vips);
+  std::expected<void, std::string> set_vips(std::span<const SteeredVip> vips);
 
-  // Makes the set equal to these. Those in both sets are not touched.
-  std::expected<void, std::string> set_vips(std::span<const VipPrefix> vips);
+  const VipRules::Rules& rules() const { return rules_.rules(); }
 
-  const std::set<VipPrefix>& vips() const { return vips_; }
+  // Tells the steering program when the interface has got another MAC address. Until then frames to
+  // the new one are dropped by the guard.
+  std::expected<void, std::string> follow_mac();
 
   // Before bind() only `guarded` counts.
   std::expected<Counters, std::string> counters() const;
@@ -79,14 +79,17 @@ class Steering {
   static std::expected<void, std::string> detach(const std::string& interface);
 
  private:
-  Steering() = default;
+  explicit Steering(std::string interface) : interface_(interface), rules_(std::move(interface)) {}
+
+  std::vector<const ProgramMaps*> programs() const;  // those that there are
 
   std::string interface_;
   uint32_t interface_index_ = 0;
   FileDescriptor claim_;  // held while this process owns the interface
   ProgramMaps guard_maps_;
   ProgramMaps steering_maps_;  // empty before bind()
-  std::set<VipPrefix> vips_;
+  VipRules rules_;
+  std::array<uint8_t, 6> mac_{};  // what the steering program was told
 };
 
 }  // namespace maglev

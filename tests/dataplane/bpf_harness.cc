@@ -17,22 +17,20 @@
 namespace maglev {
 namespace {
 
-void put16(Bytes& bytes, size_t value) {
-  bytes.push_back(static_cast<uint8_t>(value >> 8));
-  bytes.push_back(static_cast<uint8_t>(value));
+// RFC 1071. Unfolded, so that a further part can be added.
+uint32_t add_up(std::span<const uint8_t> bytes, uint32_t sum = 0) {
+  for (size_t i = 0; i < bytes.size(); ++i) sum += i % 2 == 0 ? bytes[i] << 8u : bytes[i];
+  return sum;
 }
 
-void put(Bytes& bytes, const auto& more) {
-  bytes.insert(bytes.end(), more.begin(), more.end());
-}
-
-// RFC 1071.
-uint16_t internet_checksum(const Bytes& bytes) {
-  uint32_t sum = 0;
-  for (size_t i = 0; i + 1 < bytes.size(); i += 2)
-    sum += static_cast<uint32_t>(bytes[i] << 8 | bytes[i + 1]);
+uint16_t checksum_of(uint32_t sum) {
   while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
   return static_cast<uint16_t>(~sum);
+}
+
+void store16(std::span<uint8_t> to, size_t value) {
+  to[0] = static_cast<uint8_t>(value >> 8);
+  to[1] = static_cast<uint8_t>(value);
 }
 
 void require(bool good, const std::string& what) {
@@ -51,55 +49,80 @@ FileDescriptor new_namespace() {
 
 }  // namespace
 
-Bytes ipv4(const Ipv4Header& header, const Bytes& payload) {
-  size_t length = 20 + header.options.size();
-  int words = header.header_words < 0 ? static_cast<int>(length / 4) : header.header_words;
-  Bytes bytes{static_cast<uint8_t>(header.version << 4 | words), header.tos};
-  put16(bytes, header.total_length < 0 ? length + payload.size()
-                                       : static_cast<size_t>(header.total_length));
-  put16(bytes, 0x1234);  // identification
-  put16(bytes, header.fragment);
-  put(bytes, Bytes{64, header.protocol, 0, 0});
-  put(bytes, header.source);
-  put(bytes, header.destination);
-  put(bytes, header.options);
-  size_t checksum =
-      header.checksum < 0 ? internet_checksum(bytes) : static_cast<size_t>(header.checksum);
-  bytes[10] = static_cast<uint8_t>(checksum >> 8);
-  bytes[11] = static_cast<uint8_t>(checksum);
-  put(bytes, payload);
+Bytes u16(size_t value) {
+  Bytes bytes(2);
+  store16(bytes, value);
   return bytes;
 }
 
-Bytes ipv6(const Ipv6Address& destination, const Bytes& payload) {
-  Bytes bytes{0x60, 0, 0, 0};
-  put16(bytes, payload.size());
-  put(bytes, Bytes{17, 64});
-  put(bytes, Ipv6Address{0x20, 0x01, 0x0d, 0xb8, 0xff});
-  put(bytes, destination);
-  put(bytes, payload);
-  return bytes;
+Bytes operator+(Bytes left, const Bytes& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+Bytes ipv4(const Ipv4Header& header, const Bytes& payload) {
+  const size_t length = 20 + header.options.size();
+  const int words = header.header_words < 0 ? static_cast<int>(length / 4) : header.header_words;
+  const size_t total =
+      header.total_length < 0 ? length + payload.size() : static_cast<size_t>(header.total_length);
+  Bytes bytes = Bytes{static_cast<uint8_t>(header.version << 4 | words), header.tos} + u16(total) +
+                u16(0x1234) + u16(header.fragment) + Bytes{64, header.protocol, 0, 0};
+  for (const Ipv4Address& address : {header.source, header.destination})
+    bytes.insert(bytes.end(), address.begin(), address.end());
+  bytes = bytes + header.options;
+  if (header.checksum < 0)
+    set_ipv4_checksum(bytes);
+  else
+    store16(std::span(bytes).subspan(10), static_cast<size_t>(header.checksum));
+  return bytes + payload;
+}
+
+void set_ipv4_checksum(std::span<uint8_t> header) {
+  store16(header.subspan(10), 0);
+  store16(header.subspan(10), checksum_of(add_up(header)));
+}
+
+Bytes ipv6(const Ipv6Header& header, const Bytes& payload) {
+  const size_t length =
+      header.payload_length < 0 ? payload.size() : static_cast<size_t>(header.payload_length);
+  Bytes bytes = u16(static_cast<size_t>(header.version << 12 | header.traffic_class << 4)) +
+                Bytes{0, 0} + u16(length) + Bytes{header.next_header, header.hop_limit};
+  for (const Ipv6Address& address : {header.source, header.destination})
+    bytes.insert(bytes.end(), address.begin(), address.end());
+  return bytes + payload;
 }
 
 Bytes udp(uint16_t destination_port, const Bytes& payload) {
-  Bytes bytes;
-  put16(bytes, 4000);
-  put16(bytes, destination_port);
-  put16(bytes, 8 + payload.size());
-  put16(bytes, 0);  // no checksum
-  put(bytes, payload);
-  return bytes;
+  return u16(4000) + u16(destination_port) + u16(8 + payload.size()) + Bytes{0, 0} + payload;
+}
+
+Bytes with_udp_checksum(Bytes packet) {
+  const bool is_ipv6 = packet[0] >> 4 == 6;
+  const std::span<uint8_t> bytes(packet);
+  const std::span<uint8_t> udp = bytes.subspan(is_ipv6 ? 40 : (packet[0] & 15u) * 4);
+  uint32_t sum = add_up(is_ipv6 ? bytes.subspan(8, 32) : bytes.subspan(12, 8));
+  sum = add_up(udp, sum + 17 + static_cast<uint32_t>(udp.size()));
+  const uint16_t checksum = checksum_of(sum);
+  store16(udp.subspan(6), checksum == 0 ? 0xffff : checksum);
+  return packet;
 }
 
 Bytes ethernet(const std::vector<uint16_t>& tag_types, uint16_t ethertype, const Bytes& payload) {
-  Bytes bytes{0x02, 0, 0, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0x02};
-  for (uint16_t type : tag_types) {
-    put16(bytes, type);
-    put16(bytes, 0x2064);  // priority 1, VLAN 100
-  }
-  put16(bytes, ethertype);
-  put(bytes, payload);
-  return bytes;
+  Bytes bytes{0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0x02};
+  for (uint16_t type : tag_types) bytes = bytes + u16(type) + u16(0x2064);  // priority 1, VLAN 100
+  return bytes + u16(ethertype) + payload;
+}
+
+std::string name_of(Family family) {
+  return family == Family::kIpv4 ? "IPv4" : "IPv6";
+}
+
+uint16_t ethertype_of(Family family) {
+  return family == Family::kIpv4 ? ETH_P_IP : ETH_P_IPV6;
+}
+
+Bytes frame(Family family, const Bytes& packet) {
+  return ethernet({}, ethertype_of(family), packet);
 }
 
 LoadedObject::LoadedObject(const std::string& path)
@@ -115,9 +138,8 @@ int LoadedObject::map_fd(const char* name) const {
   return fd;
 }
 
-void LoadedObject::add(const char* map, const void* key) const {
-  uint8_t value = 1;
-  require(bpf_map_update_elem(map_fd(map), key, &value, BPF_ANY) == 0, std::string("fill ") + map);
+void LoadedObject::update(const char* map, const void* key, const void* value) const {
+  require(bpf_map_update_elem(map_fd(map), key, value, BPF_ANY) == 0, std::string("fill ") + map);
 }
 
 RunResult LoadedObject::run(const Bytes& frame) const {

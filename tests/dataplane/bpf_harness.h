@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,38 @@ struct Ipv4Header {
   int checksum = -1;
 };
 
+struct Ipv6Header {
+  Ipv6Address source = {0x20, 0x01, 0x0d, 0xb8, 0xff};
+  Ipv6Address destination{};
+  uint8_t next_header = 17;
+  uint8_t traffic_class = 0;
+  uint8_t hop_limit = 64;
+  int version = 6;
+  int payload_length = -1;
+};
+
+// Big-endian, as everything in these headers.
+Bytes u16(size_t value);
+Bytes operator+(Bytes left, const Bytes& right);
+
 Bytes ipv4(const Ipv4Header& header, const Bytes& payload);
-Bytes ipv6(const Ipv6Address& destination, const Bytes& payload);
-Bytes udp(uint16_t destination_port, const Bytes& payload);
-// One tag per element of tag_types.
+Bytes ipv6(const Ipv6Header& header, const Bytes& payload);
+Bytes udp(uint16_t destination_port, const Bytes& payload);  // without a checksum
+// The same packet, IPv4 or IPv6 with UDP directly behind the header, with its UDP checksum.
+Bytes with_udp_checksum(Bytes packet);
+// The same header, of any length, with its checksum.
+void set_ipv4_checksum(std::span<uint8_t> header);
+// From 02:00:00:00:00:02 to 00:00:00:00:00:00, the address of the interface that a frame of
+// BPF_PROG_TEST_RUN seems to come in by. One tag per element of tag_types.
 Bytes ethernet(const std::vector<uint16_t>& tag_types, uint16_t ethertype, const Bytes& payload);
+
+enum class Family { kIpv4, kIpv6 };
+inline constexpr Family kFamilies[] = {Family::kIpv4, Family::kIpv6};
+
+std::string name_of(Family family);
+uint16_t ethertype_of(Family family);
+// Untagged.
+Bytes frame(Family family, const Bytes& packet);
 
 // --- programs ----------------------------------------------------------------------------------
 
@@ -54,11 +82,13 @@ class LoadedObject {
   explicit LoadedObject(const std::string& path);
   int program_fd() const { return program_fd_; }
   int map_fd(const char* name) const;
-  void add(const char* map, const void* key) const;  // with a value of one byte
+  void put(const char* map, const auto& key, const auto& value) const { update(map, &key, &value); }
   RunResult run(const Bytes& frame) const;
   std::vector<uint64_t> counters(uint32_t count) const;
 
  private:
+  void update(const char* map, const void* key, const void* value) const;
+
   std::unique_ptr<bpf_object, decltype(&bpf_object__close)> object_;
   int program_fd_;
 };

@@ -1,16 +1,10 @@
 // Steering, the owner of an interface's programs, on a real veth pair: what it puts there,
 // replaces, refuses and removes, and that the kernel stays silent about VIPs all the while.
-#include "dataplane/bpf/steering.h"
-
-#include <arpa/inet.h>
 #include <bpf/bpf.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
-#include <linux/if_link.h>
 #include <linux/pkt_cls.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -18,56 +12,22 @@
 #include <unistd.h>
 #include <xdp/xsk.h>
 
-#include <atomic>
-#include <thread>
-
-#include "tests/dataplane/bpf_harness.h"
+#include "tests/dataplane/bpf_steering_fixture.h"
 
 namespace maglev {
 namespace {
 
 using testing::HasSubstr;
 
-VipPrefix vip4(const char* text, uint8_t prefix_length = 32) {
-  VipPrefix vip{.address = {}, .family = AddressFamily::kIpv4, .prefix_length = prefix_length};
-  inet_pton(AF_INET, text, vip.address.bytes.data());
-  return vip;
-}
-
-VipPrefix vip6(const char* text, uint8_t prefix_length = 128) {
-  VipPrefix vip{.address = {}, .family = AddressFamily::kIpv6, .prefix_length = prefix_length};
-  inet_pton(AF_INET6, text, vip.address.bytes.data());
-  return vip;
-}
-
-const std::vector<VipPrefix> kVips = {vip4("198.51.100.10"), vip6("2001:db8::10")};
-
 template <typename T>
 std::string error_of(const std::expected<T, std::string>& result) {
   return result ? "no error" : result.error();
 }
 
-// What DPDK's driver does when the port's first queue is set up.
-std::unique_ptr<LoadedObject> attach_as_the_driver(uint32_t index) {
-  auto object = std::make_unique<LoadedObject>(MAGLEV_STEERING_OBJECT);
-  if (bpf_xdp_attach(static_cast<int>(index), object->program_fd(), XDP_FLAGS_UPDATE_IF_NOEXIST,
-                     nullptr) != 0)
-    throw std::runtime_error("something is attached");
-  return object;
-}
+const std::vector<SteeredVip> kVips = {vip4("198.51.100.10"), vip6("2001:db8::10")};
 
-enum class Answer { kReset, kSilence };
-
-// What a TCP SYN to the VIP earns, where nobody listens.
-Answer try_to_connect(int timeout_ms) {
-  FileDescriptor client(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in vip{.sin_family = AF_INET, .sin_port = htons(80), .sin_addr = {}, .sin_zero = {}};
-  inet_pton(AF_INET, "198.51.100.10", &vip.sin_addr);
-  if (connect(client.get(), reinterpret_cast<sockaddr*>(&vip), sizeof(vip)) != 0 &&
-      errno != EINPROGRESS)
-    return Answer::kReset;
-  pollfd wait{.fd = client.get(), .events = POLLOUT, .revents = 0};
-  return poll(&wait, 1, timeout_ms) == 0 ? Answer::kSilence : Answer::kReset;
+std::string ingress_filters() {
+  return output_of("tc filter show dev lb0 ingress");
 }
 
 // A worker's AF_XDP socket on queue 0, put into the map as the driver does.
@@ -113,33 +73,11 @@ class WorkerSocket {
   xsk_ring_cons completion_{}, receive_{};
 };
 
-class SteeringOwner : public testing::Test {
- protected:
-  void SetUp() override {
-    if (geteuid() != 0) GTEST_SKIP() << "needs root: makes network namespaces";
-    network_ = std::make_unique<TestNetwork>();
-  }
-
-  static std::expected<Steering, std::string> prepare(const std::vector<VipPrefix>& vips = kVips) {
-    return Steering::prepare("lb0", MAGLEV_STEERING_OBJECT, vips);
-  }
-
-  Answer answer_from_far() const {
-    Answer answer;
-    network_->in_far([&] { answer = try_to_connect(200); });
-    return answer;
-  }
-
-  static std::string ingress_filters() { return output_of("tc filter show dev lb0 ingress"); }
-
-  std::unique_ptr<TestNetwork> network_;
-};
-
 TEST_F(SteeringOwner, KeepsTheKernelSilentWithNothingButTheGuard) {
   // Without it the kernel resets: it owns the address and nobody listens.
   ASSERT_EQ(answer_from_far(), Answer::kReset);
   {
-    auto steering = prepare();
+    auto steering = prepare(kVips);
     ASSERT_TRUE(steering) << steering.error();
     EXPECT_EQ(answer_from_far(), Answer::kSilence);
     EXPECT_EQ(steering->counters()->guarded, 1u);
@@ -153,7 +91,7 @@ TEST_F(SteeringOwner, KeepsTheKernelSilentWithNothingButTheGuard) {
 
 TEST_F(SteeringOwner, LeavesNothingAfterDetach) {
   const std::string before = output_of("tc qdisc show dev lb0");
-  ASSERT_TRUE(prepare());
+  ASSERT_TRUE(prepare(kVips));
   attach_as_the_driver(network_->index());
   ASSERT_NE(output_of("tc qdisc show dev lb0"), before);
   auto detached = Steering::detach("lb0");
@@ -164,7 +102,7 @@ TEST_F(SteeringOwner, LeavesNothingAfterDetach) {
 }
 
 TEST_F(SteeringOwner, SteersToTheWorkerAndDropsWhenItDies) {
-  auto steering = prepare();
+  auto steering = prepare(kVips);
   ASSERT_TRUE(steering) << steering.error();
   auto object = attach_as_the_driver(network_->index());
   auto bound = steering->bind();
@@ -188,7 +126,7 @@ TEST_F(SteeringOwner, SteersToTheWorkerAndDropsWhenItDies) {
 TEST_F(SteeringOwner, RemovesAStaleProgramOfOurs) {
   attach_as_the_driver(network_->index());
   ASSERT_EQ(xdp_name("lb0"), "maglev_steering");
-  auto steering = prepare();
+  auto steering = prepare(kVips);
   ASSERT_TRUE(steering) << steering.error();
   EXPECT_EQ(xdp_name("lb0"), "");
 }
@@ -197,7 +135,7 @@ TEST_F(SteeringOwner, RefusesAForeignProgramByIdAndNameAndLeavesIt) {
   FileDescriptor foreign = load_foreign_program(BPF_PROG_TYPE_XDP, "someone_else", XDP_PASS);
   ASSERT_EQ(bpf_xdp_attach(static_cast<int>(network_->index()), foreign.get(), 0, nullptr), 0);
   const uint32_t id = attached_xdp("lb0", network_->index())->program.id;
-  auto steering = prepare();
+  auto steering = prepare(kVips);
   ASSERT_FALSE(steering);
   EXPECT_THAT(steering.error(), HasSubstr("lb0: XDP program \"someone_else\" (id " +
                                           std::to_string(id) + ") is attached and is not ours"));
@@ -209,7 +147,7 @@ TEST_F(SteeringOwner, RefusesAForeignProgramByIdAndNameAndLeavesIt) {
 TEST_F(SteeringOwner, TakesAProgramWithOurNameButOtherMapsForForeign) {
   FileDescriptor foreign = load_foreign_program(BPF_PROG_TYPE_XDP, "maglev_steering", XDP_PASS);
   ASSERT_EQ(bpf_xdp_attach(static_cast<int>(network_->index()), foreign.get(), 0, nullptr), 0);
-  EXPECT_FALSE(prepare());
+  EXPECT_FALSE(prepare(kVips));
   EXPECT_TRUE(Steering::detach("lb0"));
   EXPECT_EQ(xdp_name("lb0"), "maglev_steering");
 }
@@ -227,7 +165,7 @@ void attach_foreign_filter(uint32_t index, uint32_t priority) {
 
 TEST_F(SteeringOwner, RefusesAForeignFilterInTheGuardsPlace) {
   attach_foreign_filter(network_->index(), 1);
-  auto steering = prepare();
+  auto steering = prepare(kVips);
   ASSERT_FALSE(steering);
   EXPECT_THAT(steering.error(), HasSubstr("lb0: tc ingress filter \"someone_filter\""));
   EXPECT_TRUE(Steering::detach("lb0"));
@@ -236,7 +174,7 @@ TEST_F(SteeringOwner, RefusesAForeignFilterInTheGuardsPlace) {
 
 TEST_F(SteeringOwner, GuardsBeforeForeignFiltersAndLeavesThem) {
   attach_foreign_filter(network_->index(), 2);
-  ASSERT_TRUE(prepare());
+  ASSERT_TRUE(prepare(kVips));
   EXPECT_EQ(answer_from_far(), Answer::kSilence);
   ASSERT_TRUE(Steering::detach("lb0"));
   EXPECT_THAT(ingress_filters(), HasSubstr("someone_filter"));
@@ -244,7 +182,7 @@ TEST_F(SteeringOwner, GuardsBeforeForeignFiltersAndLeavesThem) {
 }
 
 TEST_F(SteeringOwner, NeedsTheDriversProgramToBind) {
-  auto steering = prepare();
+  auto steering = prepare(kVips);
   ASSERT_TRUE(steering) << steering.error();
   auto bound = steering->bind();
   ASSERT_FALSE(bound);
@@ -256,88 +194,34 @@ TEST_F(SteeringOwner, NeedsTheDriversProgramToBind) {
   EXPECT_THAT(bound.error(), HasSubstr("someone_else"));
 }
 
-TEST_F(SteeringOwner, AddsBeforeAndRemovesAfter) {
-  auto steering = prepare({vip4("203.0.113.1")});
-  ASSERT_TRUE(steering) << steering.error();
-  attach_as_the_driver(network_->index());
-  ASSERT_TRUE(steering->bind());
-  EXPECT_EQ(answer_from_far(), Answer::kReset);
-
-  ASSERT_TRUE(steering->add_vips(kVips));
-  EXPECT_EQ(steering->vips(), (std::set<VipPrefix>{vip4("203.0.113.1"), kVips[0], kVips[1]}));
+TEST_F(SteeringOwner, FollowsTheInterfacesAddress) {
+  Steering steering = ready(kVips);
+  shell("ip link set lb0 address 02:00:00:00:00:77");
+  network_->in_far([] { shell("ip neighbour flush dev cl0"); });
+  EXPECT_EQ(answer_from_far(), Answer::kSilence) << "the guard's doing";
+  EXPECT_EQ(steering.counters()->guarded, 1u);
+  ASSERT_TRUE(steering.follow_mac());
   EXPECT_EQ(answer_from_far(), Answer::kSilence);
-  EXPECT_EQ(steering->counters()->dropped, 1u);
-
-  ASSERT_TRUE(steering->set_vips(kVips));
-  EXPECT_EQ(steering->vips(), (std::set<VipPrefix>{kVips[0], kVips[1]}));
-  EXPECT_EQ(answer_from_far(), Answer::kSilence);
-
-  ASSERT_TRUE(steering->set_vips({}));
-  EXPECT_EQ(answer_from_far(), Answer::kReset);
-  EXPECT_EQ(steering->counters()->dropped, 2u);
-  EXPECT_EQ(steering->counters()->guarded, 0u);
+  EXPECT_EQ(steering.counters()->guarded, 1u);
+  EXPECT_EQ(steering.counters()->dropped, 1u);
 }
 
-TEST_F(SteeringOwner, WritesOnlyDifferences) {
-  auto steering = prepare();
-  ASSERT_TRUE(steering) << steering.error();
-  auto object = attach_as_the_driver(network_->index());
-  ASSERT_TRUE(steering->bind());
-  // Taken out behind its back: an update of what it believes to be there would put it back.
-  const std::array<uint8_t, 8> key{32, 0, 0, 0, 198, 51, 100, 10};
-  ASSERT_EQ(bpf_map_delete_elem(object->map_fd("vips4"), key.data()), 0);
-  const std::vector<VipPrefix> more = {kVips[0], kVips[1], vip4("203.0.113.1")};
-  ASSERT_TRUE(steering->set_vips(more));
-  uint8_t value;
-  EXPECT_NE(bpf_map_lookup_elem(object->map_fd("vips4"), key.data(), &value), 0);
-}
-
-TEST_F(SteeringOwner, RefusesPrefixesThatMakeNoSenseAndKeepsTheRest) {
-  auto steering = prepare();
-  ASSERT_TRUE(steering) << steering.error();
-  const std::vector<std::pair<VipPrefix, const char*>> cases = {
-      {vip4("198.51.100.10", 33), "VIP 198.51.100.10/33: the prefix length is at most 32"},
-      {vip6("2001:db8::1", 129), "VIP 2001:db8::1/129: the prefix length is at most 128"},
-      {vip4("198.51.100.10", 24), "VIP 198.51.100.10/24: the address has bits beyond its prefix"},
-      {VipPrefix{}, "a VIP has no address family"}};
-  for (const auto& [vip, message] : cases) {
-    const std::vector<VipPrefix> vips = {vip4("203.0.113.1"), vip};
-    auto set = steering->set_vips(vips);
-    ASSERT_FALSE(set);
-    EXPECT_THAT(set.error(), HasSubstr(message));
-    EXPECT_EQ(steering->vips().size(), kVips.size());
-  }
-  EXPECT_FALSE(prepare({vip4("198.51.100.10", 33)}));
-}
-
-TEST_F(SteeringOwner, SaysThatAMapIsFullAndKeepsTheRest) {
-  auto steering = prepare({});
-  ASSERT_TRUE(steering) << steering.error();
-  std::vector<VipPrefix> vips;
-  for (uint32_t i = 0; i <= 65536; ++i) {
-    VipPrefix vip = vip4("198.18.0.0");
-    vip.address.bytes[1] = static_cast<uint8_t>(18 + (i >> 16));
-    vip.address.bytes[2] = static_cast<uint8_t>(i >> 8);
-    vip.address.bytes[3] = static_cast<uint8_t>(i);
-    vips.push_back(vip);
-  }
-  auto set = steering->set_vips(vips);
-  ASSERT_FALSE(set);
-  EXPECT_THAT(set.error(), HasSubstr("lb0: cannot add VIP 198.19.0.0/32"));
-  EXPECT_THAT(set.error(), HasSubstr("is full"));
-  EXPECT_EQ(steering->vips().size(), 65536u);
-  EXPECT_TRUE(steering->set_vips(kVips));
+TEST_F(SteeringOwner, LeavesFramesToAnotherHostToTheKernelWhichDropsThem) {
+  Steering steering = ready(kVips);
+  network_->in_far(
+      [] { shell("ip neighbour replace 198.18.1.1 lladdr 02:00:00:00:00:99 dev cl0"); });
   EXPECT_EQ(answer_from_far(), Answer::kSilence);
+  EXPECT_EQ(steering.counters()->dropped + steering.counters()->guarded, 0u);
 }
 
 TEST_F(SteeringOwner, IsTheOnlyOneOnItsInterface) {
   {
-    auto first = prepare();
+    auto first = prepare(kVips);
     ASSERT_TRUE(first) << first.error();
-    for (const std::string& error : {error_of(prepare()), error_of(Steering::detach("lb0"))})
+    for (const std::string& error : {error_of(prepare(kVips)), error_of(Steering::detach("lb0"))})
       EXPECT_THAT(error, HasSubstr("lb0: a maglev-dataplane or maglev-decap already runs"));
   }
-  EXPECT_TRUE(prepare());
+  EXPECT_TRUE(prepare(kVips));
 }
 
 TEST_F(SteeringOwner, SaysWhatIsMissing) {
@@ -356,7 +240,7 @@ TEST_F(SteeringOwner, SaysThatPrivilegesAreMissing) {
     __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> none{};
     if (syscall(SYS_capset, &header, none.data()) != 0) _exit(2);
-    auto steering = prepare();
+    auto steering = prepare(kVips);
     _exit(!steering && steering.error().find("run as root") != std::string::npos ? 0 : 1);
   }
   int status = 0;
@@ -365,22 +249,10 @@ TEST_F(SteeringOwner, SaysThatPrivilegesAreMissing) {
 }
 
 TEST_F(SteeringOwner, NeverLetsTheKernelAnswerWhileItRestarts) {
-  ASSERT_TRUE(prepare());
-  std::atomic<bool> stop = false;
-  std::atomic<int> resets = 0;
-  std::atomic<int> attempts = 0;
-  // The thread stays in the far namespace that it is started in.
-  std::thread client;
-  network_->in_far([&] {
-    client = std::thread([&] {
-      while (!stop) {
-        if (try_to_connect(1) == Answer::kReset) ++resets;
-        ++attempts;
-      }
-    });
-  });
+  ASSERT_TRUE(prepare(kVips));
+  Prober prober(*network_);
   for (int round = 0; round < 50; ++round) {
-    auto steering = prepare();
+    auto steering = prepare(kVips);
     EXPECT_TRUE(steering);
     auto object = attach_as_the_driver(network_->index());
     EXPECT_TRUE(steering && steering->bind());
@@ -389,10 +261,8 @@ TEST_F(SteeringOwner, NeverLetsTheKernelAnswerWhileItRestarts) {
       EXPECT_EQ(bpf_xdp_detach(static_cast<int>(network_->index()), 0, nullptr), 0);
     }
   }
-  stop = true;
-  client.join();
-  EXPECT_EQ(resets, 0) << "of " << attempts;
-  EXPECT_GT(attempts, 50);
+  EXPECT_EQ(prober.resets(), 0) << "of " << prober.attempts();
+  EXPECT_GT(prober.attempts(), 50);
 }
 
 }  // namespace
