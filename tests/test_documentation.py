@@ -20,3 +20,11 @@ def test_the_configuration_file_of_the_document_is_valid(daemon, tmp_path):
     done = subprocess.run([BUILD / daemon, "--check", file], capture_output=True, text=True,
                           timeout=30)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_options_of_maglev_decap_are_those_of_the_document():
+    document = (ROOT / "docs/backends.md").read_text()
+    documented = set(re.findall(r"^\| `(--[a-z-]+)", document, re.MULTILINE))
+    help_text = subprocess.run([BUILD / "dataplane/bpf/maglev-decap", "--help"], check=True,
+                               capture_output=True, text=True, timeout=30).stdout
+    assert documented == set(re.findall(r"^ +(--[a-z-]+)", help_text, re.MULTILINE))
