@@ -42,10 +42,11 @@ constexpr size_t kMarksPerTick = 400;
 // nothing.
 constexpr Clock::duration kRouteRefreshInterval = 100ms;
 
-// An answer could not find the way back to an address of one link alone, which is what the kernel
-// offers while another one is still being checked for duplicates.
+// No answer would find the way back to an address of this host or of one link alone, which is what
+// the kernel offers while others are still being checked for duplicates.
 bool can_send_from(const ip::address& source) {
-  return !source.is_unspecified() && !(source.is_v6() && source.to_v6().is_link_local());
+  return !source.is_unspecified() && !source.is_loopback() &&
+         !(source.is_v6() && source.to_v6().is_link_local());
 }
 
 using NeighbourKey = std::pair<int, ip::address>;  // link, address

@@ -141,6 +141,61 @@ TEST_F(ApiTest, TenThousandBackendsAreListedWhole) {
   EXPECT_EQ(get("/v1/pools/large")["backends"].size(), 10000u);
 }
 
+TEST_F(ApiTest, AVipOfEveryKindIsAddedAndShown) {
+  const Json vip = {{"name", "six"},
+                    {"address", "2001:db8::/64"},
+                    {"protocol", "tcp_and_udp"},
+                    {"port", 443},
+                    {"pool", "web"},
+                    {"encapsulation", "gue"},
+                    {"hash", "source"},
+                    {"fragments", "address"},
+                    {"echo", "kernel"},
+                    {"unserved_ports", "kernel"},
+                    {"too_big", "fragment"},
+                    {"gue_port", 6081},
+                    {"outer_checksum", false}};
+  EXPECT_EQ(call("POST", "/v1/vips", vip.dump()).status, 201u);
+  Json shown = get("/v1/vips/six");
+  EXPECT_EQ(shown["source"], "socket");
+  for (const char* own : {"source", "unusable_backends"}) shown.erase(own);
+  EXPECT_EQ(shown, vip);
+  const ApiAnswer clash = call("POST", "/v1/vips",
+                               R"({"name": "other", "address": "2001:db8::/64", "protocol": "udp",
+                                   "port": 53, "pool": "web", "echo": "kernel",
+                                   "unserved_ports": "kernel"})");
+  expect_refused(clash, 409, "clash");
+  EXPECT_NE(clash.body["error"]["message"].get<std::string>().find("VIP 'six'"), std::string::npos);
+}
+
+TEST_F(ApiTest, BackendsThatAVipOfLayer2CannotUseAreNamed) {
+  world_.behind_gateway.insert(boost::asio::ip::make_address("198.18.2.12"));
+  EXPECT_EQ(call("POST", "/v1/vips",
+                 R"({"name": "l2", "address": "198.51.100.12", "protocol": "tcp", "port": 80,
+                     "pool": "web", "encapsulation": "l2"})")
+                .status,
+            201u);
+  const Json unusable = get("/v1/vips/l2")["unusable_backends"];
+  ASSERT_EQ(unusable.size(), 1u);
+  EXPECT_EQ(unusable[0]["name"], "b2");
+  EXPECT_EQ(unusable[0]["reason"],
+            "it is behind the gateway 198.18.2.254, but encapsulation l2 needs a backend on link");
+  EXPECT_EQ(get("/v1/pools/web")["backends"][1]["next_hop"]["on_link"], false);
+}
+
+TEST_F(ApiTest, ABackendIsShownWithWhatFitsOnItsPathAndWhy) {
+  Json b1 = get("/v1/pools/web")["backends"][0];
+  EXPECT_EQ(b1["path_mtu"],
+            (Json{{"bytes", 1500}, {"reason", "interface lb0"}, {"expires_in_s", nullptr}}));
+  EXPECT_EQ(b1["outer_source"], "198.18.2.1");
+  world_.path_mtus[boost::asio::ip::make_address("198.18.2.11")] = {
+      1400, boost::asio::ip::make_address("198.18.2.254"), world_.now + std::chrono::seconds(90)};
+  b1 = get("/v1/pools/web")["backends"][0];
+  EXPECT_EQ(b1["path_mtu"],
+            (Json{{"bytes", 1400}, {"reason", "said by 198.18.2.254"}, {"expires_in_s", 90}}));
+  EXPECT_EQ(get("/v1/status")["path_mtu_messages"], (Json{{"taken", 3}, {"ignored", 4}}));
+}
+
 TEST_F(ApiTest, StatsAddUp) {
   expect_refused(call("GET", "/v1/stats"), 503, "no_report");
   report(1, 1);

@@ -341,6 +341,73 @@ TEST_F(ControllerTest, AFailedPublicationIsToldAndTriedAgain) {
   read_root(directory_.path());
 }
 
+// The published record of a backend of pool `web`.
+BackendRecord published(const std::string& directory, std::string_view backend) {
+  const Root root = read_root(directory);
+  for (const Checksum& name : root.view.pools) {
+    const auto file = read_whole_file(directory + "/run/pools/" + name.hex(), 1 << 20);
+    const auto pool = check_pool_file(*file);
+    if (!pool || pool->name != "web") continue;
+    const auto found = std::ranges::find(pool->backend_names, backend);
+    return pool->backends[static_cast<size_t>(found - pool->backend_names.begin())];
+  }
+  return {};
+}
+
+TEST_F(ControllerTest, WhatARouterSaysOfABackendsPathIsPublished) {
+  start_healthy();
+  EXPECT_EQ(published(directory_.path(), "b2").path_mtu_bytes, 1500);
+  const auto b2 = boost::asio::ip::make_address("198.18.2.12");
+  world_.path_mtus[b2] = {1400, boost::asio::ip::make_address("198.18.2.254"), world_.now + 600s};
+  controller_->path_mtus_changed({b2});
+  pass(100ms);
+  EXPECT_EQ(controller_->generation(), 2u);
+  EXPECT_EQ(published(directory_.path(), "b1").path_mtu_bytes, 1500);
+  EXPECT_EQ(published(directory_.path(), "b2").path_mtu_bytes, 1400);
+  EXPECT_EQ(controller_->way_out_of(b2).path_mtu.reason, "said by 198.18.2.254");
+  world_.path_mtus[b2].mtu_bytes = 9000;  // no less than the interface has
+  controller_->path_mtus_changed({b2});
+  pass(100ms);
+  EXPECT_EQ(published(directory_.path(), "b2").path_mtu_bytes, 1500);
+}
+
+TEST_F(ControllerTest, OnlyPacketsThatTheDataplaneMaySendAreOurs) {
+  text_ +=
+      "  - {name: gue, address: 198.51.100.11, protocol: tcp, port: 80, pool: web, "
+      "encapsulation: gue, gue_port: 6081}\n";
+  start_healthy();
+  const auto is_ours = [&](const char* source, const char* destination, uint8_t protocol,
+                           uint16_t port = 0) {
+    return controller_->is_outer_packet({boost::asio::ip::make_address(source),
+                                         boost::asio::ip::make_address(destination), protocol,
+                                         port});
+  };
+  for (const uint8_t protocol : {uint8_t{4}, uint8_t{41}, uint8_t{47}}) {
+    EXPECT_TRUE(is_ours("198.18.2.1", "198.18.2.11", protocol));
+  }
+  EXPECT_TRUE(is_ours("198.18.2.1", "198.18.2.11", 17, 6081));
+  EXPECT_FALSE(is_ours("198.18.2.1", "198.18.2.11", 17, 6080)) << "a port of no VIP";
+  EXPECT_FALSE(is_ours("198.18.2.1", "198.18.2.11", 6)) << "TCP";
+  EXPECT_FALSE(is_ours("198.18.2.2", "198.18.2.11", 4)) << "another source";
+  world_.unreachable.insert(boost::asio::ip::make_address("198.18.2.99"));
+  EXPECT_FALSE(is_ours("198.18.2.1", "198.18.2.99", 4)) << "no next hop";
+}
+
+TEST_F(ControllerTest, IPv6BackendsAndThoseBehindAGatewayArePublishedAsSuch) {
+  text_.replace(text_.find("198.18.2.12"), 11, "\"2001:db8:2::12\"");
+  world_.behind_gateway.insert(boost::asio::ip::make_address("198.18.2.13"));
+  start_healthy();
+  const BackendRecord b1 = published(directory_.path(), "b1");
+  EXPECT_EQ(b1.on_link, 1);
+  EXPECT_EQ(b1.outer_source_prefix_length, 32);
+  const BackendRecord b2 = published(directory_.path(), "b2");
+  EXPECT_EQ(b2.family, AddressFamily::kIpv6);
+  EXPECT_EQ(b2.address, to_record(boost::asio::ip::make_address("2001:db8:2::12")));
+  EXPECT_EQ(b2.outer_source, to_record(boost::asio::ip::make_address("2001:db8:2::1")));
+  EXPECT_EQ(b2.outer_source_prefix_length, 128);
+  EXPECT_EQ(published(directory_.path(), "b3").on_link, 0);
+}
+
 class ReloadTest : public ControllerTest {
  protected:
   // The sample file with one text replaced.
@@ -382,6 +449,7 @@ TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
            {"table_size: 251", "table_size: 257"},
            {"table_size: 251", "table_size: 251\n    placement: ring"},
            {"hash: source", "hash: five_tuple"},
+           {"hash: source", "hash: source, fragments: address"},
            {"9e3779b97f4a7c15", "0000000000000001"},
            {"state: ", "state: /elsewhere"},
            {"interface: lb0", "interface: lb1"}}) {
@@ -391,6 +459,15 @@ TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
   }
   EXPECT_EQ(controller_->model().pools(), pools);
   EXPECT_EQ(controller_->generation(), 1u);
+}
+
+TEST_F(ReloadTest, ANewPrefixOfOuterSourcesIsPublished) {
+  start_healthy();
+  ASSERT_TRUE(reload_with("dataplane:", "outer_source_prefixes: [198.18.64.0/24]\ndataplane:"));
+  EXPECT_EQ(controller_->generation(), 2u);
+  const BackendRecord b1 = published(directory_.path(), "b1");
+  EXPECT_EQ(b1.outer_source, to_record(boost::asio::ip::make_address("198.18.64.0")));
+  EXPECT_EQ(b1.outer_source_prefix_length, 24);
 }
 
 TEST_F(ReloadTest, AFileThatTakesThePoolFromAVipOfTheSocketIsRefused) {

@@ -114,7 +114,8 @@ struct World {
     hop.on_link = !behind_gateway.contains(address);
     hop.via = hop.on_link ? address : boost::asio::ip::make_address("198.18.2.254");
     hop.mtu_bytes = 1500;
-    hop.outer_source = boost::asio::ip::make_address("198.18.2.1");
+    hop.outer_source =
+        boost::asio::ip::make_address(address.is_v4() ? "198.18.2.1" : "2001:db8:2::1");
     hop.interface = "lb0";
     hop.reason.clear();
     return hop;

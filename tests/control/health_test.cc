@@ -157,6 +157,18 @@ TEST_F(HealthCheckerTest, AListeningBackendComesUpAtOnce) {
   EXPECT_EQ(checker.of("web", "b1"), changes_[0].health);
 }
 
+TEST_F(HealthCheckerTest, AnIpv6BackendIsChecked) {
+  using boost::asio::ip::tcp;
+  const auto loopback = boost::asio::ip::address_v6::loopback();
+  const tcp::acceptor listener(io_, tcp::endpoint(loopback, 0));
+  HealthTarget ipv6 = target("b6", listener.local_endpoint().port());
+  ipv6.address = loopback;
+  HealthChecker checker = make();
+  checker.set_targets({ipv6});
+  ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
+  EXPECT_EQ(changes_[0].health, (Health{kUp, "connected"}));
+}
+
 TEST_F(HealthCheckerTest, ARefusedPortIsDown) {
   Listener bound_only(-1);
   HealthChecker checker = make();

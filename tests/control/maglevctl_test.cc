@@ -162,6 +162,19 @@ TEST_F(MaglevctlTest, AddsShowsAndRemovesAVip) {
             std::string::npos)
       << shown("vip list");
   EXPECT_NE(shown("vip show any-udp").find("port           any"), std::string::npos);
+  shown(
+      "vip add six --address 2001:db8::/64 --protocol tcp_and_udp --port 443 --pool web "
+      "--encapsulation gue --gue-port 6081 --outer-checksum false --fragments address "
+      "--echo kernel --unserved-ports kernel --too-big fragment");
+  const std::string six = shown("vip show six");
+  for (const char* line :
+       {"address        2001:db8::/64\n", "protocol       tcp_and_udp\n", "port           443\n",
+        "encapsulation  gue\n", "gue_port       6081\n", "outer_checksum false\n",
+        "fragments      address\n", "echo           kernel\n", "unserved_ports kernel\n",
+        "too_big        fragment\n"}) {
+    EXPECT_NE(six.find(line), std::string::npos) << line << six;
+  }
+  shown("vip remove six");
   shown("vip remove any-udp");
   EXPECT_EQ(json("vip list")["vips"].size(), 3u);
 }

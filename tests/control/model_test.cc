@@ -248,6 +248,46 @@ TEST_F(ModelTest, ABackendThatDoesNotFitTheTableIsRefused) {
   carry_out(model_.plan_patch_backend("tiny", "d", {1, {}}));
 }
 
+TEST_F(ModelTest, VipsOfOneAddressMustAgree) {
+  Vip other = vip("198.51.100.10", 443, "web");
+  other.flags = kVipEchoToKernel;
+  EXPECT_EQ(code(model_.plan_add_vip({"other", other})), "clash");
+  other.flags = 0;
+  EXPECT_EQ(code(model_.plan_add_vip({"other", other})), "");
+}
+
+TEST_F(ModelTest, VipsOfLayer2AndTheirBackendsAreOfOneFamily) {
+  Vip layer2 = vip("2001:db8::10", 80, "web");
+  layer2.encapsulation = Encapsulation::kLayer2;
+  EXPECT_EQ(code(model_.plan_add_vip({"l2", layer2})), "bad_request");
+  layer2.prefix = *parse_prefix("198.51.100.77");
+  carry_out(model_.plan_add_vip({"l2", layer2}));
+  const Named<Backend> ipv6{"six", {boost::asio::ip::make_address("2001:db8::1")}};
+  const auto refused = model_.plan_add_backend("web", ipv6);
+  ASSERT_EQ(code(refused), "bad_request");
+  EXPECT_NE(refused.error().message.find("VIP 'l2' of encapsulation l2"), std::string::npos);
+  EXPECT_EQ(code(model_.plan_add_backend("plain", ipv6)), "");
+  carry_out(model_.plan_remove_vip("l2"));
+  carry_out(model_.plan_add_backend("web", ipv6));
+  expect_next_process_agrees();
+}
+
+TEST_F(ModelTest, ABackendThatAVipOfTheFileCannotServeIsDroppedAsAConflict) {
+  const auto six = boost::asio::ip::make_address("2001:db8::1");
+  carry_out(model_.plan_remove_backend("web", "b1"));
+  carry_out(model_.plan_add_backend("web", {"b1", {six}}));
+  Vip& of_file = configuration_.vips.at("web-http");
+  of_file.encapsulation = Encapsulation::kLayer2;
+  const auto [next, dropped] = next_process();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_TRUE(dropped[0].is_conflict);
+  EXPECT_EQ(next.pools(), configuration_.pools) << "the file's own backend is back";
+
+  // Nor is it one where the socket removed that VIP.
+  carry_out(model_.plan_remove_vip("web-http"));
+  EXPECT_TRUE(next_process().second.empty());
+}
+
 TEST_F(ModelTest, MoreThanADataplaneCountsIsRefused) {
   ByName<Vip> vips;
   for (uint32_t i = 0; i < kMaxCountedVips; ++i) {

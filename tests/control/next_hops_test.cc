@@ -265,6 +265,95 @@ TEST_F(NextHopsTest, ASilentNeighbourStaysUnresolvedAndIsFoundWhenItComes) {
   EXPECT_TRUE(run_until_mac(late, kPeer0Mac));
 }
 
+// The same links with IPv6 addresses: 2001:db8:0::1 here, 2001:db8:0::2 and fe80::2 at the peer.
+class NextHopsIpv6Test : public NextHopsTest {
+ protected:
+  void SetUp() override {
+    NextHopsTest::SetUp();
+    if (IsSkipped()) return;
+    run("ip addr add 2001:db8::1/64 dev lb0 nodad");
+    run_in_peer("ip addr add 2001:db8::2/64 dev peer0 nodad");
+    run_in_peer("ip addr add fe80::2/64 dev peer0 nodad");
+  }
+  const address direct_ = make_address("2001:db8::2");
+  const address behind_gateway_ = make_address("2001:db8:5::5");
+};
+
+TEST_F(NextHopsIpv6Test, ADirectNeighbourIsAskedForAndResolved) {
+  next_hops_->watch({direct_, kDirect});
+  ASSERT_TRUE(run_until_mac(direct_, kPeer0Mac));
+  ASSERT_TRUE(run_until_mac(kDirect, kPeer0Mac));
+  NextHop expected = direct_hop();
+  expected.outer_source = make_address("2001:db8::1");
+  expected.via = direct_;
+  EXPECT_EQ(next_hops_->of(direct_), expected);
+}
+
+TEST_F(NextHopsIpv6Test, AGatewayMayHaveAnAddressOfItsLinkAlone) {
+  run("ip -6 route add 2001:db8:5::/64 via fe80::2 dev lb0");
+  next_hops_->watch({behind_gateway_});
+  ASSERT_TRUE(run_until_mac(behind_gateway_, kPeer0Mac));
+  const NextHop hop = next_hops_->of(behind_gateway_);
+  EXPECT_EQ(hop.via, make_address("fe80::2"));
+  EXPECT_FALSE(hop.on_link);
+  EXPECT_EQ(hop.outer_source, make_address("2001:db8::1"));
+  run("ip -6 route replace 2001:db8:5::/64 via 2001:db8::2 mtu 1400");
+  ASSERT_TRUE(run_until([&] { return next_hops_->of(behind_gateway_).mtu_bytes == 1400; }));
+  EXPECT_EQ(next_hops_->of(behind_gateway_).via, direct_);
+  run("ip -6 route del 2001:db8:5::/64");
+  EXPECT_TRUE(run_until_reason(behind_gateway_, "no route (Network is unreachable)"));
+}
+
+TEST_F(NextHopsIpv6Test, AMacAddressThatANeighbourTellsIsTaken) {
+  next_hops_->watch({direct_});
+  ASSERT_TRUE(run_until_mac(direct_, kPeer0Mac));
+  run_in_peer("ip link set peer0 address 02:00:00:00:02:00");
+  run_in_peer("ip -6 neigh flush dev peer0");
+  run_in_peer("bash -c 'echo x > /dev/udp/2001:db8::1/9'");
+  EXPECT_TRUE(run_until_mac(direct_, kOtherMac));
+}
+
+TEST_F(NextHopsIpv6Test, AnAddressOfOneLinkAloneIsNoSource) {
+  run("ip addr flush dev lb0 scope global");
+  run("ip -6 route add 2001:db8:5::/64 dev lb0");
+  next_hops_->watch({behind_gateway_});
+  EXPECT_EQ(next_hops_->of(behind_gateway_).reason,
+            "interface lb0 has no global IPv6 address to send from");
+  run("ip addr add 2001:db8:5::1/64 dev lb0");
+  EXPECT_TRUE(
+      run_until_reason(behind_gateway_, "no answer yet from neighbour 2001:db8:5::5 on lb0"))
+      << "once it is known that nobody else has it";
+}
+
+TEST_F(NextHopsTest, TheMtuIsThatOfTheRouteOrElseOfItsInterface) {
+  run("ip route add 203.0.113.0/24 via 198.18.0.2 mtu 1400");
+  next_hops_->watch({kDirect, kBehindGateway});
+  ASSERT_TRUE(run_until_mac(kBehindGateway, kPeer0Mac));
+  EXPECT_EQ(next_hops_->of(kBehindGateway).mtu_bytes, 1400u);
+  EXPECT_TRUE(next_hops_->of(kBehindGateway).mtu_is_of_route);
+  EXPECT_EQ(next_hops_->of(kDirect).mtu_bytes, 1500u);
+  EXPECT_FALSE(next_hops_->of(kDirect).mtu_is_of_route);
+  run("ip link set lb0 mtu 1450");
+  EXPECT_TRUE(run_until([&] { return next_hops_->of(kDirect).mtu_bytes == 1450; }));
+  run("ip route replace 203.0.113.0/24 via 198.18.0.2 mtu 1300");
+  EXPECT_TRUE(run_until([&] { return next_hops_->of(kBehindGateway).mtu_bytes == 1300; }));
+}
+
+TEST_F(NextHopsTest, WhatTheKernelItselfLearntIsNoMtuOfTheRoute) {
+  run("ip route add 203.0.113.0/24 via 198.18.0.2 mtu 1450");
+  // The peer's next link takes 1300 bytes, so the kernel learns that from a ping.
+  run_in_peer("sysctl -qw net.ipv4.ip_forward=1");
+  run_in_peer("ip link add far0 type veth peer name far1");
+  run_in_peer("ip link set far0 mtu 1300");
+  run_in_peer("ip link set far0 up");
+  run_in_peer("ip link set far1 up");
+  run_in_peer("ip route add 203.0.113.0/24 dev far0");
+  run("bash -c 'ping -c 1 -W 1 -M do -s 1400 203.0.113.5 > /dev/null; true'");
+  run("ip route get 203.0.113.5 | grep -q 'expires'");
+  next_hops_->watch({kBehindGateway});
+  EXPECT_EQ(next_hops_->of(kBehindGateway).mtu_bytes, 1450u);
+}
+
 TEST_F(NextHopsTest, WhatCannotBeReachedOverEthernetIsToldWithItsReason) {
   run("ip tuntap add tun0 mode tun");
   run("ip link set tun0 up");

@@ -63,10 +63,14 @@ TEST_F(StateTest, EveryKindOfOverrideIsFoundAgain) {
   Backend backend{boost::asio::ip::make_address_v4("10.0.0.1"), 0, BackendState::kDrain,
                   Source::kSocket};
   Vip vip;
-  vip.prefix = *parse_prefix("198.51.100.1");
+  vip.prefix = *parse_prefix("2001:db8::/64");
   vip.protocol = VipProtocol::kUdp;
   vip.pool = "p";
   vip.hash = HashPolicy::kSource;
+  vip.encapsulation = Encapsulation::kGueVariant1;
+  vip.gue_port = 6081;
+  vip.fragments = FragmentPolicy::kAddress;
+  vip.flags = kVipAllFlags;
   vip.source = Source::kSocket;
   const Overrides saved = {
       {{Kind::kPool, "", "gone"}, Removed{}},

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <random>
 
 #include "control/json_form.h"
+#include "control/plan.h"
 
 namespace maglev {
 namespace {
@@ -108,11 +108,14 @@ TEST(VipSet, AgreesWithTheCheckOfThePublishedRoot) {
   const auto seed = std::random_device()();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 random(seed);
+  ByName<PlannedPool> pools;
+  pools["web"].pool = {1, 1};
+  pools["other"].pool = {2, 2};
   int taken = 0;
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
     VipSet vips;
-    std::vector<RootVip> published;
+    ByName<Vip> published;
     for (int i = 0; i < 4; ++i) {
       const VipProtocol protocol = std::array{kTcp, kUdp, kBoth}[random() % 3];
       Vip next = vip(random() % 4 == 0 ? "198.51.100.0/24" : "198.51.100.1", protocol,
@@ -124,21 +127,8 @@ TEST(VipSet, AgreesWithTheCheckOfThePublishedRoot) {
       if (random() % 3 == 0) next.fragments = FragmentPolicy::kAddress;
       if (random() % 4 == 0) next.flags = static_cast<uint8_t>(random() % (kVipAllFlags + 1));
       const std::string name = fmt::format("v{}", i);
-      published.push_back({name,
-                           {.address = to_record(next.prefix.address),
-                            .family = AddressFamily::kIpv4,
-                            .prefix_length = next.prefix.length,
-                            .protocol = next.protocol,
-                            .encapsulation = next.encapsulation,
-                            .hash_policy = next.hash,
-                            .fragment_policy = next.fragments,
-                            .flags = next.flags,
-                            .name_length = 0,
-                            .port = next.port,
-                            .gue_port = next.gue_port,
-                            .pool = next.pool == "web" ? 0u : 1u}});
-      const std::vector<Checksum> pools = {Checksum{1, 1}, Checksum{2, 2}};
-      const auto file = build_root_file(1, 1, pools, published);
+      published.insert_or_assign(name, next);
+      const auto file = plan_root(1, 1, pools, published);
       const auto checked = check_root_file(file);
       const std::string clash = clash_of(vips, name, next);
       ASSERT_EQ(checked.has_value(), clash.empty())
@@ -147,7 +137,7 @@ TEST(VipSet, AgreesWithTheCheckOfThePublishedRoot) {
         vips.put(name, next);
         ++taken;
       } else {
-        published.pop_back();
+        published.erase(name);
         ++refused;
       }
     }
