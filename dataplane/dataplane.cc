@@ -52,7 +52,11 @@ bool is_told_to_stop(const FileDescriptor& signals) {
   return false;
 }
 
-constexpr uint32_t kPacketBufferBytes = RTE_MBUF_DEFAULT_BUF_SIZE + 256;  // with its headers
+constexpr uint32_t kHeaderBytes = 256;  // of a packet buffer
+
+uint32_t packet_buffer_room(const DataplaneSettings& settings) {
+  return RTE_PKTMBUF_HEADROOM + settings.packet_buffer_bytes;
+}
 
 uint32_t packet_buffer_count(const DataplaneSettings& settings) {
   return settings.packet_buffers != 0 ? settings.packet_buffers : default_packet_buffers(settings);
@@ -61,7 +65,8 @@ uint32_t packet_buffer_count(const DataplaneSettings& settings) {
 rte_mempool* make_packet_buffers(const DataplaneSettings& settings) {
   constexpr uint32_t kCachePerCore = 256;
   return rte_pktmbuf_pool_create(
-      "packets", packet_buffer_count(settings), kCachePerCore, 0, RTE_MBUF_DEFAULT_BUF_SIZE,
+      "packets", packet_buffer_count(settings), kCachePerCore, 0,
+      static_cast<uint16_t>(packet_buffer_room(settings)),
       static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore)));
 }
 
@@ -135,7 +140,9 @@ std::expected<void, std::string> Dataplane::start_ports() {
     return std::unexpected(fmt::format(
         "{} packet buffers ({} MiB) do not fit dataplane.memory_mib {}: raise it, or lower the "
         "ports' descriptors or dataplane.packet_buffers",
-        packet_buffer_count(settings_), packet_buffer_count(settings_) * kPacketBufferBytes >> 20,
+        packet_buffer_count(settings_),
+        uint64_t{packet_buffer_count(settings_)} * (packet_buffer_room(settings_) + kHeaderBytes) >>
+            20,
         settings_.memory_mib));
   }
   for (Port& port : ports_) {

@@ -91,7 +91,7 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
 
   const YamlCursor dataplane = document.required("dataplane");
   dataplane.only_keys({"main_core", "cores", "memory_mib", "hugepages", "packet_buffers",
-                       "steering_program", "eal_options", "ports"});
+                       "packet_buffer_bytes", "steering_program", "eal_options", "ports"});
   settings.main_core = read_core(dataplane.optional("main_core"));
   for (const YamlCursor& core : dataplane.required("cores").elements()) {
     settings.cores.push_back(read_core(core));
@@ -104,6 +104,8 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
   if (settings.packet_buffers > 0 && settings.packet_buffers < 1024) {
     buffers.fail("expected at least 1024, or 0 to have the number worked out");
   }
+  settings.packet_buffer_bytes = static_cast<uint32_t>(
+      dataplane.optional("packet_buffer_bytes").integer(128, 32768, settings.packet_buffer_bytes));
   settings.steering_program = dataplane.optional("steering_program").text();
   for (const YamlCursor& option : dataplane.optional("eal_options").elements()) {
     settings.eal_options.push_back(option.text());

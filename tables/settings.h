@@ -35,6 +35,7 @@ struct DataplaneSettings {
   uint32_t memory_mib = 256;             // of hugepages, for packet buffers and tables
   bool hugepages = true;                 // false: ordinary memory, for trials only
   uint32_t packet_buffers = 0;           // 0: worked out from queues and descriptors
+  uint32_t packet_buffer_bytes = 2048;   // longest frame that one buffer holds
   std::string steering_program;          // path of the XDP object; empty: the installed one
   std::vector<std::string> eal_options;  // further DPDK EAL options, as they are
   std::vector<PortSettings> ports;

@@ -59,7 +59,8 @@ dataplane:
   ASSERT_EQ(errors.size(), 5u);
   EXPECT_EQ(errors[0],
             "maglev.yaml:5:3: dataplane: unknown setting 'speed': expected one of main_core, "
-            "cores, memory_mib, hugepages, packet_buffers, steering_program, eal_options, ports");
+            "cores, memory_mib, hugepages, packet_buffers, packet_buffer_bytes, "
+            "steering_program, eal_options, ports");
   EXPECT_EQ(errors[1],
             "maglev.yaml:4:15: dataplane.memory_mib: expected a whole number from 64 to 1048576, "
             "found 'lots'");
