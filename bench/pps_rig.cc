@@ -1,23 +1,23 @@
-// What bench/pps needs beside the daemon: flows to replay, tables to forward them by, and the rate.
+// What bench/pps needs beside the daemon: flows to replay, tables to forward them by, and counts.
 //
-//   pps_rig make DIRECTORY FLOWS BACKENDS   writes DIRECTORY/flows.pcap (64-byte TCP SYN frames,
-//   less
-//                                           the frame check sequence) and a published tree whose
-//                                           backends are reached by port 1
-//   pps_rig rate DIRECTORY SECONDS          reads the dataplane's report twice and prints, from the
-//                                           difference: packets per second received and forwarded
+//   pps_rig make DIRECTORY [OPTIONS]   writes DIRECTORY/flows.pcap, a published tree whose backends
+//                                      are reached by port 1, and DIRECTORY/rig.json, which tells
+//                                      the twin what was published
+//   pps_rig count DIRECTORY            prints from the dataplane's report: time in ns, packets
+//                                      received and packets forwarded
 #include <pcap/pcap.h>
 
+#include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <random>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <thread>
 
 #include <fmt/format.h>
 
+#include "bench/numbered_flow.h"
 #include "tables/report.h"
 #include "tests/dataplane/fixture.h"
 
@@ -26,8 +26,22 @@ namespace {
 
 using namespace testing;
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
-constexpr size_t kFrameLength = 60;  // 64 with the frame check sequence
+constexpr uint64_t kHashSeed = 0x9e3779b97f4a7c15;
+constexpr uint16_t kOutPort = 1;
+constexpr uint64_t kTableSize = 65537;
+constexpr uint8_t kTcpSyn = 0x02;
+constexpr uint8_t kTcpAck = 0x10;
+
+struct Options {
+  fs::path directory;
+  uint32_t flows = 65536;
+  uint32_t vips = 1;
+  uint32_t backends = 10;                   // of each VIP, in a pool of its own
+  std::vector<uint32_t> ip_lengths = {46};  // of the packets in turn; 46: 64 bytes on the wire
+  bool syn = false;
+};
 
 void write_file(const fs::path& path, const Image& image) {
   fs::create_directories(path.parent_path());
@@ -37,66 +51,170 @@ void write_file(const fs::path& path, const Image& image) {
   if (!file) throw std::runtime_error("cannot write " + path.string());
 }
 
-void write_flows(const fs::path& path, uint32_t flows) {
-  pcap_t* format = pcap_open_dead(DLT_EN10MB, 65535);
-  pcap_dumper_t* file = pcap_dump_open(format, path.c_str());
+template <typename T>
+T value_of(std::expected<T, std::string> result) {
+  if (!result) throw std::runtime_error(result.error());
+  return *std::move(result);
+}
+
+// --- what is published -----------------------------------------------------------------------
+
+std::string vip_address(uint32_t vip) {
+  return fmt::format("203.0.113.{}", vip % 250 + 1);
+}
+
+uint16_t vip_port(uint32_t vip) {
+  return static_cast<uint16_t>(80 + vip / 250);
+}
+
+// Backend number n of all, of whatever pool.
+PoolBackend numbered_backend(uint32_t pool, uint32_t index, uint32_t n) {
+  PoolBackend backend{
+      fmt::format("p{}-b{}", pool, index),
+      resolved_backend(fmt::format("198.{}.{}.{}", 18 + (n >> 16 & 1), n >> 8 & 255, n & 255), 0,
+                       kOutPort)};
+  for (uint32_t i = 0; i < 3; ++i) {
+    backend.record.next_hop_mac[3 + i] = static_cast<uint8_t>(n >> (16 - 8 * i));
+  }
+  return backend;
+}
+
+Json describe(const PoolBackend& backend) {
+  const BackendRecord& record = backend.record;
+  const auto hex = [](std::span<const uint8_t> bytes) {
+    return fmt::format("{:02x}", fmt::join(bytes, ""));
+  };
+  return {{"name", backend.name},
+          {"address", hex(std::span(record.address.bytes).first(4))},
+          {"outer_source", hex(std::span(record.outer_source.bytes).first(4))},
+          {"mac", hex(record.next_hop_mac)}};
+}
+
+// Writes one pool with its table; returns the checksum to publish it by.
+Checksum publish_pool(const Options& options, uint32_t number, Json& pools) {
+  std::vector<PoolBackend> backends;
+  std::vector<WeightedName> names;
+  Json described = Json::array();
+  for (uint32_t i = 0; i < options.backends; ++i) {
+    backends.push_back(numbered_backend(number, i, number * options.backends + i));
+    names.push_back({backends.back().name, 1});
+    described.push_back(describe(backends.back()));
+  }
+  const MaglevTable table = value_of(build_maglev(names, kTableSize));
+  std::vector<uint32_t> owner_backends;
+  for (const WeightedName& owner : table.owners) {
+    const auto found = std::ranges::find(backends, owner.name, &PoolBackend::name);
+    owner_backends.push_back(static_cast<uint32_t>(found - backends.begin()));
+  }
+  const Image table_file = build_table_file(table);
+  const Checksum table_name = value_of(check_table_file(table_file)).checksum;
+  const Image pool_file =
+      build_pool_file(fmt::format("pool{}", number), table_name, backends, owner_backends);
+  const Checksum pool_name = value_of(check_pool_file(pool_file)).checksum;
+  write_file(options.directory / kTableDirectory / table_name.hex(), table_file);
+  write_file(options.directory / kPoolDirectory / pool_name.hex(), pool_file);
+  pools.push_back(std::move(described));
+  return pool_name;
+}
+
+void publish(const Options& options) {
+  Json described = {{"hash_seed", kHashSeed}, {"table_size", kTableSize}};
+  described["pools"] = Json::array();
+  described["vips"] = Json::array();
+  std::vector<Checksum> pools(options.vips);
+  std::vector<RootVip> vips;
+  for (uint32_t v = 0; v < options.vips; ++v) {
+    pools[v] = publish_pool(options, v, described["pools"]);
+    vips.push_back(
+        make_vip(fmt::format("vip{}", v), vip_address(v), vip_port(v), VipProtocol::kTcp, v));
+    described["vips"].push_back(
+        {{"address", vip_address(v)}, {"port", vip_port(v)}, {"encapsulation", "ipip"}});
+  }
+  write_file(options.directory / kRootFileName, build_root_file(1, kHashSeed, pools, vips));
+  std::ofstream(options.directory / "rig.json") << described.dump(1);
+}
+
+// --- what is sent ----------------------------------------------------------------------------
+
+// Of a TCP segment behind an IPv4 header without options.
+uint16_t tcp_checksum(const uint8_t* ip, uint32_t tcp_length) {
+  Bytes covered(ip + kIpv4SourceOffset, ip + kIpv4HeaderLength);
+  covered.insert(covered.end(), {0, kProtocolTcp, static_cast<uint8_t>(tcp_length >> 8),
+                                 static_cast<uint8_t>(tcp_length)});
+  covered.insert(covered.end(), ip + kIpv4HeaderLength, ip + kIpv4HeaderLength + tcp_length);
+  if (covered.size() % 2 != 0) covered.push_back(0);
+  return static_cast<uint16_t>(~sum_words(covered.data(), static_cast<uint32_t>(covered.size())));
+}
+
+Bytes flow_frame(const Options& options, uint32_t number) {
+  const NumberedFlow flow(number);
+  const uint32_t source = kFlowNetwork + flow.address_bits;
+  const uint32_t vip = number % options.vips;
+  const uint32_t ip_length = options.ip_lengths[number % options.ip_lengths.size()];
+  Bytes frame = make_frame({.source = fmt::format("{}.{}.{}.{}", source >> 24, source >> 16 & 255,
+                                                  source >> 8 & 255, source & 255),
+                            .destination = vip_address(vip),
+                            .source_port = flow.source_port,
+                            .destination_port = vip_port(vip),
+                            .payload_bytes = ip_length - kIpv4HeaderLength - kTcpHeaderLength});
+  uint8_t* const ip = frame.data() + kEthernetHeaderLength;
+  uint8_t* const tcp = ip + kIpv4HeaderLength;
+  tcp[12] = kTcpHeaderLength / 4 << 4;
+  tcp[13] = options.syn ? kTcpSyn : kTcpAck;
+  store_be16(tcp + 16, 0);
+  store_be16(tcp + 16, tcp_checksum(ip, ip_length - kIpv4HeaderLength));
+  return frame;
+}
+
+void write_flows(const Options& options) {
+  const fs::path path = options.directory / "flows.pcap";
+  pcap_t* const format = pcap_open_dead(DLT_EN10MB, 65535);
+  pcap_dumper_t* const file = pcap_dump_open(format, path.c_str());
   if (file == nullptr) throw std::runtime_error(pcap_geterr(format));
-  std::mt19937 random(flows);
-  pcap_pkthdr header{{}, kFrameLength, kFrameLength};
-  for (uint32_t i = 0; i < flows; ++i) {
-    // Distinct by construction: the number is spread over the source address and port.
-    Bytes frame = make_frame({.source = fmt::format("198.19.{}.{}", i >> 8 & 255, i & 255),
-                              .source_port = static_cast<uint16_t>(1024 + (i >> 16)),
-                              .payload_bytes = 6});
-    frame[kEthernetHeaderLength + kIpv4SourceOffset + 1] = static_cast<uint8_t>(random());
+  for (uint32_t i = 0; i < options.flows; ++i) {
+    const Bytes frame = flow_frame(options, i);
+    const auto length = static_cast<bpf_u_int32>(frame.size());
+    const pcap_pkthdr header{{}, length, length};
     pcap_dump(reinterpret_cast<u_char*>(file), &header, frame.data());
   }
+  if (pcap_dump_flush(file) != 0) throw std::runtime_error("cannot write " + path.string());
   pcap_dump_close(file);
   pcap_close(format);
 }
 
-void make(const fs::path& directory, uint32_t flows, uint32_t backends) {
-  const Tree tree = make_tree(1, backends, 65537, {make_vip("web", "198.51.100.10", 80)}, 42, 1);
-  const auto name = [](const auto& view) { return view->checksum.hex(); };
-  write_file(directory / kTableDirectory / name(check_table_file(tree.table)), tree.table);
-  write_file(directory / kPoolDirectory / name(check_pool_file(tree.pool)), tree.pool);
-  write_file(directory / kRootFileName, tree.root);
-  write_flows(directory / "flows.pcap", flows);
-}
+// --- what was counted ------------------------------------------------------------------------
 
-Report read_report(const fs::path& directory) {
+void print_count(const fs::path& directory) {
   const fs::path path = directory / kReportFileName;
   std::ifstream file(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  std::vector<std::byte> image(text.size());
-  std::memcpy(image.data(), text.data(), text.size());
-  auto report = check_report_file(image);
-  if (!report) throw std::runtime_error(path.string() + ": " + report.error());
-  return *report;
+  const Report report = value_of(check_report_file(std::as_bytes(std::span(text))));
+  const auto forwarded = std::ranges::find(report.verdicts, "forwarded") - report.verdicts.begin();
+  fmt::print("{} {} {}\n", report.written_ns, report.workers.at(0).received.packets,
+             report.verdict_counts.at(static_cast<size_t>(forwarded)));  // of worker 0
 }
 
-void print_rate(const fs::path& directory, double seconds) {
-  const Report before = read_report(directory);
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  const Report after = read_report(directory);
-  const auto received = [](const Report& r) { return r.workers.at(0).received.packets; };
-  const auto forwarded = [](const Report& r) {
-    return r.verdict_counts.at(static_cast<size_t>(Verdict::kForwarded));  // of worker 0
-  };
-  const double elapsed = static_cast<double>(after.written_ns - before.written_ns) / 1e9;
-  fmt::print("{:.0f} {:.0f}\n", static_cast<double>(received(after) - received(before)) / elapsed,
-             static_cast<double>(forwarded(after) - forwarded(before)) / elapsed);
-}
-
-int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 4 && arguments[0] == "make") {
-    make(arguments[1], static_cast<uint32_t>(std::stoul(arguments[2])),
-         static_cast<uint32_t>(std::stoul(arguments[3])));
-  } else if (arguments.size() == 3 && arguments[0] == "rate") {
-    print_rate(arguments[1], std::stod(arguments[2]));
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Flows, tables and counts for bench/pps", "pps_rig");
+  app.require_subcommand(1);
+  CLI::App* const make = app.add_subcommand("make", "flows.pcap, a published tree, rig.json");
+  make->add_option("DIRECTORY", options.directory)->required();
+  make->add_option("--flows", options.flows, "one packet each")->check(CLI::PositiveNumber);
+  make->add_option("--vips", options.vips)->check(CLI::PositiveNumber);
+  make->add_option("--backends", options.backends, "of each VIP")->check(CLI::PositiveNumber);
+  make->add_option("--ip-lengths", options.ip_lengths, "bytes, in turn")
+      ->check(CLI::Range(40, 1500))
+      ->delimiter(',');
+  make->add_flag("--syn", options.syn, "TCP SYN rather than ACK");
+  CLI::App* const count = app.add_subcommand("count", "what the dataplane has counted");
+  count->add_option("DIRECTORY", options.directory)->required();
+  CLI11_PARSE(app, argc, argv);
+  if (*make) {
+    publish(options);
+    write_flows(options);
   } else {
-    fmt::print(stderr, "usage: pps_rig make DIRECTORY FLOWS BACKENDS | rate DIRECTORY SECONDS\n");
-    return 2;
+    print_count(options.directory);
   }
   return 0;
 }
@@ -106,7 +224,7 @@ int run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return maglev::run({argv + 1, argv + argc});
+    return maglev::run(argc, argv);
   } catch (const std::exception& e) {
     fmt::print(stderr, "pps_rig: {}\n", e.what());
     return 1;

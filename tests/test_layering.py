@@ -19,7 +19,8 @@ FORBIDDEN = {
 # The pipeline and all it needs must compile, and be tested, without DPDK.
 MAY_USE_DPDK = re.compile(
     r"(dataplane|tests/dataplane|bench)/"
-    r"(dataplane|environment|hugepage_memory|port|publication|worker)\w*\.(h|cc)")
+    r"(dataplane|environment|hugepage_memory|port|publication|worker)\w*\.(h|cc)|"
+    r"bench/(bare_loop|latency_generator|new_flows)\.cc")
 
 
 def complaint(file, included):
