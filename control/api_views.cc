@@ -173,6 +173,9 @@ Json view_stats(const Report& report, uint64_t adopted_generation, const WantedS
     view["empty_polls"] = worker.empty_polls;
     view["received"] = view_count(worker.received);
     view["verdicts"] = view_verdicts(report, counts);
+    view["held"] = report.workers[i].held;
+    view["handed_over"] = report.workers[i].handed_over;
+    view["taken_over"] = report.workers[i].taken_over;
     workers.push_back(std::move(view));
   }
   Json ports = Json::array();
@@ -185,6 +188,8 @@ Json view_stats(const Report& report, uint64_t adopted_generation, const WantedS
     view["dropped"] = view_count(count.dropped);
     return view;
   };
+  Json events = Json::object();
+  for (const EventCount& event : report.events) events[event.name] = event.count;
   Json vips = Json::array();
   for (const NamedCount& vip : report.vips) vips.push_back(view_named(vip));
   Json backends = Json::array();
@@ -198,6 +203,7 @@ Json view_stats(const Report& report, uint64_t adopted_generation, const WantedS
           {"adopted_generation", adopted_generation},
           {"received", view_count(received)},
           {"verdicts", view_verdicts(report, verdicts)},
+          {"events", std::move(events)},
           {"workers", std::move(workers)},
           {"ports", std::move(ports)},
           {"vips", std::move(vips)},

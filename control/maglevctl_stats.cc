@@ -52,10 +52,16 @@ Report read_report(const Json& stats) {
                               .generation = worker.at("generation").get<uint64_t>(),
                               .polls = worker.at("polls").get<uint64_t>(),
                               .empty_polls = worker.at("empty_polls").get<uint64_t>(),
-                              .received = read_count(worker.at("received"))});
+                              .received = read_count(worker.at("received")),
+                              .held = worker.at("held").get<uint64_t>(),
+                              .handed_over = worker.at("handed_over").get<uint64_t>(),
+                              .taken_over = worker.at("taken_over").get<uint64_t>()});
     for (const std::string& verdict : report.verdicts) {
       report.verdict_counts.push_back(worker.at("verdicts").at(verdict).get<uint64_t>());
     }
+  }
+  for (const auto& [name, count] : stats.at("events").items()) {
+    report.events.push_back({name, count.get<uint64_t>()});
   }
   report.vips = read_named(stats.at("vips"));
   report.backends = read_named(stats.at("backends"));

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -66,9 +67,13 @@ void Adopter::set_ports(std::vector<PortFacts> ports) {
   ports_changed_ = true;
 }
 
-std::expected<Adopter::Pool, std::string> Adopter::load_pool(const Checksum& checksum) {
+std::expected<Adopter::Pool, std::string> Adopter::load_pool(const Checksum& checksum,
+                                                             const std::set<Way>& ways) {
   std::weak_ptr<const PoolImage>& known = pools_[checksum];
-  if (Pool pool = known.lock()) return pool;
+  if (Pool pool = known.lock()) {
+    const auto has_way = [&](const Way& way) { return pool->ways.contains(way); };
+    if (std::ranges::all_of(ways, has_way)) return pool;
+  }
 
   const std::string pool_path = fmt::format("{}/{}/{}", directory_, kPoolDirectory, checksum.hex());
   const auto pool_file = read_file(pool_path);
@@ -86,7 +91,7 @@ std::expected<Adopter::Pool, std::string> Adopter::load_pool(const Checksum& che
   if (const auto fits = check_pool_fits_table(*pool, *table); !fits) {
     return std::unexpected(fmt::format("{}: {}", pool_path, fits.error()));
   }
-  auto image = build_pool_image(*pool, *table, ports_, backend_counters_, memory_);
+  auto image = build_pool_image(*pool, *table, ways, ports_, backend_counters_, memory_);
   if (!image) return std::unexpected(fmt::format("{}: {}", pool_path, image.error()));
   known = *image;
   return *image;
@@ -99,8 +104,8 @@ std::expected<std::shared_ptr<const Snapshot>, std::string> Adopter::adopt(const
         fmt::format("root: generation {} after generation {}", root.generation, generation_));
   }
   std::vector<Pool> pools;
-  for (const Checksum& checksum : root.pools) {
-    const auto pool = load_pool(checksum);
+  for (uint32_t p = 0; p < root.pools.size(); ++p) {
+    const auto pool = load_pool(root.pools[p], ways_of_pool(root, p));
     if (!pool) return std::unexpected(pool.error());
     pools.push_back(*pool);
   }

@@ -49,7 +49,8 @@ class Adopter {
   using Pool = std::shared_ptr<const PoolImage>;
 
   std::expected<std::shared_ptr<const Snapshot>, std::string> adopt(const RootView& root);
-  std::expected<Pool, std::string> load_pool(const Checksum& checksum);
+  // With at least these ways.
+  std::expected<Pool, std::string> load_pool(const Checksum& checksum, const std::set<Way>& ways);
 
   std::string directory_;
   std::vector<PortFacts> ports_;

@@ -42,8 +42,18 @@ struct alignas(64) WorkerCounters {
   Counter received_packets;
   Counter received_bytes;
   std::array<Counter, kVerdictCount> verdicts;
-  FlowCounters* vips = nullptr;      // indexed by VipEntry::counter
-  FlowCounters* backends = nullptr;  // indexed by BackendEntry::counter
+  // Packets that live on: put into and taken from this worker's hold, given to and taken over from
+  // other workers.
+  Counter held;
+  Counter released;
+  Counter handed_over;
+  Counter taken_over;
+  std::array<Counter, kOriginCount> originated;  // frames of its own, handed to the wire
+  Counter originated_lost;                       // that found no room in the transmit ring
+  Counter errors_limited;                        // ICMP errors beyond the rate
+  Counter errors_unbuffered;                     // for which there was no packet buffer
+  FlowCounters* vips = nullptr;                  // indexed by VipEntry::counter
+  FlowCounters* backends = nullptr;              // indexed by BackendEntry::counter
 };
 
 // The burst's part of WorkerCounters as plain numbers.
@@ -51,6 +61,9 @@ struct WorkerTotals {
   uint64_t received_packets = 0;
   uint64_t received_bytes = 0;
   std::array<uint64_t, kVerdictCount> verdicts{};
+  uint64_t held = 0;         // waiting now
+  uint64_t handed_over = 0;  // so far
+  uint64_t taken_over = 0;   // so far
 };
 
 // Reads the totals of one burst boundary; waits out a burst that is being counted.
@@ -62,6 +75,9 @@ inline WorkerTotals read_totals(const WorkerCounters& counters) {
     totals.received_packets = counters.received_packets.get();
     totals.received_bytes = counters.received_bytes.get();
     for (uint32_t v = 0; v < kVerdictCount; ++v) totals.verdicts[v] = counters.verdicts[v].get();
+    totals.held = counters.held.get() - counters.released.get();
+    totals.handed_over = counters.handed_over.get();
+    totals.taken_over = counters.taken_over.get();
   } while (before % 2 != 0 || counters.sequence.get() != before);
   return totals;
 }

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 #include <rte_mbuf.h>
+#include <rte_ring.h>
 #include <spdlog/spdlog.h>
 
 namespace maglev {
@@ -107,7 +108,7 @@ std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
     return std::unexpected(ok.error());
   }
   if (auto ok = dataplane->start_ports(); !ok) return std::unexpected(ok.error());
-  dataplane->make_workers();
+  if (auto ok = dataplane->make_workers(); !ok) return std::unexpected(ok.error());
   return dataplane;
 }
 
@@ -135,8 +136,8 @@ std::expected<void, std::string> Dataplane::prepare_steering(const std::string& 
 }
 
 std::expected<void, std::string> Dataplane::start_ports() {
-  rte_mempool* buffers = make_packet_buffers(settings_);
-  if (buffers == nullptr) {
+  buffers_ = make_packet_buffers(settings_);
+  if (buffers_ == nullptr) {
     return std::unexpected(fmt::format(
         "{} packet buffers ({} MiB) do not fit dataplane.memory_mib {}: raise it, or lower the "
         "ports' descriptors or dataplane.packet_buffers",
@@ -146,7 +147,7 @@ std::expected<void, std::string> Dataplane::start_ports() {
         settings_.memory_mib));
   }
   for (Port& port : ports_) {
-    if (auto ok = port.configure(settings_.total_queues(), buffers); !ok) return ok;
+    if (auto ok = port.configure(settings_.total_queues(), buffers_); !ok) return ok;
     if (auto ok = port.start(); !ok) return ok;
   }
   for (SteeredPort& steered : steered_) {
@@ -155,10 +156,32 @@ std::expected<void, std::string> Dataplane::start_ports() {
   return {};
 }
 
-void Dataplane::make_workers() {
-  uint32_t core = 0;
+// Through which workers hand fragments to each other.
+std::expected<std::vector<rte_ring*>, std::string> make_inboxes(const DataplaneSettings& settings) {
+  std::vector<rte_ring*> inboxes;
+  const uint32_t workers = settings.total_queues();
+  if (workers == 1) return inboxes;
+  constexpr uint32_t kPlaces = 512;
+  for (uint32_t i = 0; i < workers; ++i) {
+    inboxes.push_back(rte_ring_create(
+        fmt::format("fragments_{}", i).c_str(), kPlaces,
+        static_cast<int>(rte_lcore_to_socket_id(settings.cores[i].lcore)), RING_F_SC_DEQ));
+    if (inboxes.back() == nullptr) {
+      return std::unexpected("the workers' inboxes do not fit dataplane.memory_mib: raise it");
+    }
+  }
+  return inboxes;
+}
+
+std::expected<void, std::string> Dataplane::make_workers() {
+  auto inboxes = make_inboxes(settings_);
+  if (!inboxes) return std::unexpected(inboxes.error());
+  const WorkerSurroundings surroundings{snapshots_, stop_,
+                                        buffers_,   *std::move(inboxes),
+                                        &memory_,   settings_.icmp_answers_per_second};
+  uint32_t number = 0;
   for (uint32_t p = 0; p < ports_.size(); ++p) {
-    for (uint32_t q = 0; q < ports_[p].receive_queues(); ++q, ++core) {
+    for (uint32_t q = 0; q < ports_[p].receive_queues(); ++q, ++number) {
       WorkerCounters& counters = counters_.emplace_back();
       std::pmr::polymorphic_allocator<FlowCounters> allocator(&memory_);
       counters.vips = allocator.allocate(kMaxCountedVips);
@@ -167,12 +190,13 @@ void Dataplane::make_workers() {
       std::uninitialized_value_construct_n(counters.backends, kMaxCountedBackends);
 
       std::vector<TransmitQueue> ways_out;
-      for (Port& port : ports_) ways_out.push_back(port.transmit_queue(core));
-      const WorkerPlace place{settings_.cores[core].lcore, p, ports_[p].device(),
+      for (Port& port : ports_) ways_out.push_back(port.transmit_queue(number));
+      const WorkerPlace place{number, settings_.cores[number].lcore, p, ports_[p].device(),
                               static_cast<uint16_t>(q)};
-      workers_.emplace_back(place, std::move(ways_out), counters, snapshots_, core, stop_);
+      workers_.emplace_back(place, std::move(ways_out), counters, surroundings);
     }
   }
+  return {};
 }
 
 void Dataplane::clear_counters(FlowCounters* WorkerCounters::*counters, uint32_t index) {

@@ -49,7 +49,7 @@ class Dataplane {
   std::expected<void, std::string> find_ports();
   std::expected<void, std::string> prepare_steering(const std::string& steering_program);
   std::expected<void, std::string> start_ports();
-  void make_workers();
+  std::expected<void, std::string> make_workers();
   void clear_counters(FlowCounters* WorkerCounters::*counters, uint32_t index);
 
   void adopt();
@@ -72,6 +72,7 @@ class Dataplane {
   std::deque<Port> ports_;
   std::vector<PortFacts> port_facts_;
   std::vector<SteeredPort> steered_;
+  rte_mempool* buffers_ = nullptr;  // EAL's, until the process ends
   std::deque<Worker> workers_;
   std::atomic<bool> stop_{false};
 

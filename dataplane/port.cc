@@ -183,7 +183,10 @@ void Port::stop() {
 
 TransmitQueue Port::transmit_queue(uint32_t worker) {
   const uint32_t queue = worker % transmit_queues_;
-  return {device_, static_cast<uint16_t>(queue), locks_.empty() ? nullptr : &locks_[queue]};
+  const bool of_kernel = is_af_xdp(settings_) || settings_.device.starts_with("net_af_packet") ||
+                         settings_.device.starts_with("net_tap");
+  return {device_, static_cast<uint16_t>(queue), locks_.empty() ? nullptr : &locks_[queue],
+          of_kernel};
 }
 
 PortFacts Port::facts() const {

@@ -36,6 +36,9 @@ struct TransmitQueue {
   uint16_t device = 0;
   uint16_t queue = 0;
   rte_spinlock_t* lock = nullptr;  // null: this worker's own
+  // The device may receive packets whose checksums their sender left to hardware: it shares memory
+  // with a kernel that does so, where no wire is between them.
+  bool partial_checksums = false;
 };
 
 class Port {

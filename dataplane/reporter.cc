@@ -29,6 +29,26 @@ NamedCount sum_over_workers(std::span<const WorkerState> workers,
   return sum;
 }
 
+// Frames of the workers' own, and ICMP errors that were owed and not sent.
+std::vector<EventCount> sum_events(std::span<const WorkerState> workers) {
+  std::vector<EventCount> events;
+  const auto add = [&](std::string name, auto counter_of) {
+    uint64_t sum = 0;
+    for (const WorkerState& worker : workers) sum += counter_of(*worker.counters).get();
+    events.push_back({std::move(name), sum});
+  };
+  for (uint32_t o = 0; o < kOriginCount; ++o) {
+    add(fmt::format("sent_{}", kOriginNames[o]),
+        [o](const WorkerCounters& c) -> const Counter& { return c.originated[o]; });
+  }
+  add("sent_transmit_full",
+      [](const WorkerCounters& c) -> const Counter& { return c.originated_lost; });
+  add("icmp_limited", [](const WorkerCounters& c) -> const Counter& { return c.errors_limited; });
+  add("icmp_no_buffer",
+      [](const WorkerCounters& c) -> const Counter& { return c.errors_unbuffered; });
+  return events;
+}
+
 }  // namespace
 
 void report_counters(std::span<const WorkerState> workers, const Snapshot* snapshot,
@@ -43,10 +63,14 @@ void report_counters(std::span<const WorkerState> workers, const Snapshot* snaps
                               worker.counters->generation.get(),
                               worker.counters->polls.get(),
                               worker.counters->empty_polls.get(),
-                              {totals.received_packets, totals.received_bytes}});
+                              {totals.received_packets, totals.received_bytes},
+                              totals.held,
+                              totals.handed_over,
+                              totals.taken_over});
     report.verdict_counts.insert(report.verdict_counts.end(), totals.verdicts.begin(),
                                  totals.verdicts.end());
   }
+  report.events = sum_events(workers);
   if (snapshot == nullptr) return;
   for (size_t i = 0; i < snapshot->vips().size(); ++i) {
     report.vips.push_back(
@@ -54,10 +78,10 @@ void report_counters(std::span<const WorkerState> workers, const Snapshot* snaps
     report.vips.back().name = snapshot->vip_names()[i];
   }
   for (const auto& pool : snapshot->pools()) {
-    for (size_t i = 0; i < pool->backends.size(); ++i) {
+    for (size_t i = 0; i < pool->backend_names.size(); ++i) {
       if (pool->backend_names[i].empty()) continue;
       report.backends.push_back(
-          sum_over_workers(workers, &WorkerCounters::backends, pool->backends[i].counter));
+          sum_over_workers(workers, &WorkerCounters::backends, *pool->counters[i]));
       report.backends.back().pool = pool->name;
       report.backends.back().name = pool->backend_names[i];
     }

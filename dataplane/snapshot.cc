@@ -1,53 +1,12 @@
 #include "dataplane/snapshot.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include <fmt/format.h>
 
 namespace maglev {
 namespace {
-
-constexpr uint8_t kOuterTtl = 64;
-
-// RFC 2003: protocol 4 in a header of our own. Identification 0 with DF set: the outer packet is
-// atomic (RFC 6864) and is never cut on the way.
-void write_outer_header(BackendEntry& entry, const BackendRecord& record, const PortFacts& port) {
-  uint8_t* frame = entry.header.data();
-  std::copy_n(record.next_hop_mac, 6, frame);
-  std::copy_n(port.mac.data(), 6, frame + 6);
-  store_be16(frame + kEtherTypeOffset, kEtherTypeIpv4);
-  uint8_t* ip = frame + kEthernetHeaderLength;
-  ip[0] = 0x45;
-  store_be16(ip + kIpv4FragmentOffset, kIpv4DontFragment);
-  ip[kIpv4TtlOffset] = kOuterTtl;
-  ip[kIpv4ProtocolOffset] = kProtocolIpInIp;
-  std::copy_n(record.outer_source.bytes.data(), 4, ip + kIpv4SourceOffset);
-  std::copy_n(record.address.bytes.data(), 4, ip + kIpv4DestinationOffset);
-  entry.checksum_base = sum_words(ip, kIpv4HeaderLength);
-}
-
-std::expected<BackendEntry, std::string> make_backend(const BackendRecord& record,
-                                                      std::string_view name,
-                                                      std::span<const PortFacts> ports) {
-  BackendEntry entry;
-  if (record.family == AddressFamily::kNone) return entry;
-  if (record.family != AddressFamily::kIpv4) {
-    return std::unexpected(fmt::format("backend '{}' has no IPv4 address", name));
-  }
-  if (record.resolved == 0) return entry;
-  if (record.port >= ports.size()) {
-    return std::unexpected(fmt::format("backend '{}' is reached by port {}, but there are only {}",
-                                       name, record.port, ports.size()));
-  }
-  const PortFacts& port = ports[record.port];
-  entry.resolved = true;
-  entry.port = record.port;
-  entry.max_packet_length = port.mtu > kIpv4HeaderLength ? port.mtu - kIpv4HeaderLength : 0;
-  write_outer_header(entry, record, port);
-  return entry;
-}
 
 template <typename Slot>
 void fill_slots(std::pmr::vector<Slot>& slots, const PoolView& pool, const TableView& table) {
@@ -59,32 +18,66 @@ void fill_slots(std::pmr::vector<Slot>& slots, const PoolView& pool, const Table
   }
 }
 
-uint32_t load_address_be(const Address& address) {
-  uint32_t value;
-  std::memcpy(&value, address.bytes.data(), sizeof value);
-  return value;
+FlowHash flow_hash_of(const VipRecord& vip) {
+  if (vip.hash_policy == HashPolicy::kSource) return FlowHash::kSource;
+  return vip.fragment_policy == FragmentPolicy::kAddress ? FlowHash::kAddresses
+                                                         : FlowHash::kFiveTuple;
+}
+
+VipEntry make_vip(const VipRecord& record, const PoolImage& pool, uint32_t counter) {
+  VipEntry entry;
+  entry.slots16 = pool.slots16.empty() ? nullptr : pool.slots16.data();
+  entry.slots32 = pool.slots32.empty() ? nullptr : pool.slots32.data();
+  entry.backends = pool.ways.at(way_of(record)).data();
+  entry.size = static_cast<uint32_t>(std::max(pool.slots16.size(), pool.slots32.size()));
+  entry.counter = counter;
+  entry.flow_hash = flow_hash_of(record);
+  entry.cut_too_big = (record.flags & kVipFragmentTooBig) != 0;
+  return entry;
 }
 
 }  // namespace
 
+std::set<Way> ways_of_pool(const RootView& root, uint32_t pool) {
+  std::set<Way> ways;
+  for (const VipRecord& vip : root.vips) {
+    if (vip.pool == pool) ways.insert(way_of(vip));
+  }
+  return ways;
+}
+
 std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
-    const PoolView& pool, const TableView& table, std::span<const PortFacts> ports,
-    CounterRegistry& backend_counters, std::pmr::memory_resource* memory) {
+    const PoolView& pool, const TableView& table, const std::set<Way>& ways,
+    std::span<const PortFacts> ports, CounterRegistry& backend_counters,
+    std::pmr::memory_resource* memory) {
   auto image = std::allocate_shared<PoolImage>(std::pmr::polymorphic_allocator<PoolImage>(memory),
                                                memory, std::string(pool.name));
-  image->backends.reserve(pool.backends.size());
   for (size_t i = 0; i < pool.backends.size(); ++i) {
-    auto entry = make_backend(pool.backends[i], pool.backend_names[i], ports);
-    if (!entry) return std::unexpected(entry.error());
-    CounterHold hold;
-    if (!pool.backend_names[i].empty()) {
-      hold = backend_counters.hold(fmt::format("{}\n{}", pool.name, pool.backend_names[i]));
-      if (hold == nullptr) return std::unexpected("there are more backends than counters for them");
-      entry->counter = *hold;
+    const BackendRecord& record = pool.backends[i];
+    const std::string_view name = pool.backend_names[i];
+    if (record.resolved != 0 && record.port >= ports.size()) {
+      return std::unexpected(
+          fmt::format("backend '{}' is reached by port {}, but there are only {}", name,
+                      record.port, ports.size()));
     }
-    image->backends.push_back(*entry);
-    image->backend_names.emplace_back(pool.backend_names[i]);
-    image->holds.push_back(std::move(hold));
+    CounterHold hold;
+    if (!name.empty()) {
+      hold = backend_counters.hold(fmt::format("{}\n{}", pool.name, name));
+      if (hold == nullptr) return std::unexpected("there are more backends than counters for them");
+    }
+    image->backend_names.emplace_back(name);
+    image->counters.push_back(std::move(hold));
+  }
+  for (const Way& way : ways) {
+    std::pmr::vector<BackendEntry> entries(memory);
+    entries.reserve(pool.backends.size());
+    for (size_t i = 0; i < pool.backends.size(); ++i) {
+      const BackendRecord& record = pool.backends[i];
+      entries.push_back(
+          make_backend_entry(record, way, record.resolved != 0 ? ports[record.port] : PortFacts{}));
+      if (image->counters[i] != nullptr) entries.back().counter = *image->counters[i];
+    }
+    image->ways.emplace(way, std::move(entries));
   }
   if (pool.backends.size() <= kNoBackend16) {
     fill_slots(image->slots16, pool, table);
@@ -94,41 +87,18 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
   return image;
 }
 
-void Snapshot::insert(uint64_t key, uint64_t vip) {
-  size_t b = bucket_of(key);
-  while (table_[b].key != 0) b = (b + 1) & (table_.size() - 1);
-  table_[b] = {key, vip};
-}
-
-std::expected<std::shared_ptr<const Snapshot>, std::string> build_snapshot(
-    const RootView& root, std::vector<std::shared_ptr<const PoolImage>> pools,
-    std::vector<CounterHold> vip_counters, std::pmr::memory_resource* memory) {
+std::shared_ptr<const Snapshot> build_snapshot(const RootView& root,
+                                               std::vector<std::shared_ptr<const PoolImage>> pools,
+                                               std::vector<CounterHold> vip_counters,
+                                               std::pmr::memory_resource* memory) {
   auto snapshot = std::allocate_shared<Snapshot>(std::pmr::polymorphic_allocator<Snapshot>(memory),
                                                  root.generation, root.hash_seed, memory);
-  const size_t buckets = std::bit_ceil(std::max<size_t>(2, 2 * root.vips.size()));
-  snapshot->table_.resize(buckets);
-  snapshot->shift_ = 64 - static_cast<uint32_t>(std::countr_zero(buckets));
-  snapshot->vips_.reserve(root.vips.size());
+  std::vector<VipEntry> entries;
   for (size_t i = 0; i < root.vips.size(); ++i) {
-    const VipRecord& record = root.vips[i];
-    if (record.family != AddressFamily::kIpv4) {
-      return std::unexpected(fmt::format("VIP '{}' has no IPv4 address", root.vip_names[i]));
-    }
-    const PoolImage& pool = *pools[record.pool];
-    VipEntry entry;
-    entry.slots16 = pool.slots16.empty() ? nullptr : pool.slots16.data();
-    entry.slots32 = pool.slots32.empty() ? nullptr : pool.slots32.data();
-    entry.backends = pool.backends.data();
-    entry.size = static_cast<uint32_t>(std::max(pool.slots16.size(), pool.slots32.size()));
-    entry.counter = *vip_counters[i];
-    entry.hash_policy = record.hash_policy;
-    snapshot->vips_.push_back(entry);
+    entries.push_back(make_vip(root.vips[i], *pools[root.vips[i].pool], *vip_counters[i]));
     snapshot->vip_names_.emplace_back(root.vip_names[i]);
-    snapshot->has_any_port_ |= record.port == kAnyPort;
-    snapshot->insert(vip_key(load_address_be(record.address), __builtin_bswap16(record.port),
-                             static_cast<uint8_t>(record.protocol)),
-                     i);
   }
+  snapshot->vip_table_.build(root.vips, entries);
   snapshot->vip_records_.assign(root.vips.begin(), root.vips.end());
   snapshot->pools_ = std::move(pools);
   snapshot->holds_ = std::move(vip_counters);

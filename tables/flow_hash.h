@@ -54,6 +54,39 @@ inline uint64_t hash_source(const FlowKey6& key, uint64_t seed) {
   return XXH3_64bits_withSeed(key.source, sizeof key.source, seed);
 }
 
+// The same values from words that were read straight from a packet, for keys that never need to
+// stand in memory. They spell out what XXH3 does with 13 and 37 bytes (doc/xxhash_spec.md, "XXH3
+// algorithm overview", inputs of 9 to 16 and 17 to 128 bytes).
+namespace flow_hash {
+
+inline uint64_t secret(uint32_t offset) {
+  return XXH_readLE64(XXH3_kSecret + offset);
+}
+inline uint64_t mix(uint64_t low, uint64_t high, uint32_t secret_offset, uint64_t seed) {
+  return XXH3_mul128_fold64(low ^ (secret(secret_offset) + seed),
+                            high ^ (secret(secret_offset + 8) - seed));
+}
+
+}  // namespace flow_hash
+
+// first: bytes 0 to 7 of FlowKey4; last: bytes 5 to 12; little endian.
+inline uint64_t hash_flow4(uint64_t first, uint64_t last, uint64_t seed) {
+  using flow_hash::secret;
+  const uint64_t low = first ^ ((secret(24) ^ secret(32)) + seed);
+  const uint64_t high = last ^ ((secret(40) ^ secret(48)) - seed);
+  return XXH3_avalanche(sizeof(FlowKey4) + XXH_swap64(low) + high + XXH3_mul128_fold64(low, high));
+}
+
+// addresses: the first 36 bytes of FlowKey6, that is both addresses and both ports.
+inline uint64_t hash_flow6(const uint8_t* addresses, uint8_t protocol, uint64_t seed) {
+  const auto at = [addresses](uint32_t offset) { return XXH_readLE64(addresses + offset); };
+  const uint64_t last = at(28) >> 8 | uint64_t{protocol} << 56;  // bytes 29 to 36
+  uint64_t sum = sizeof(FlowKey6) * XXH_PRIME64_1;
+  sum += flow_hash::mix(at(16), at(24), 32, seed) + flow_hash::mix(at(5), at(13), 48, seed);
+  sum += flow_hash::mix(at(0), at(8), 0, seed) + flow_hash::mix(at(21), last, 16, seed);
+  return XXH3_avalanche(sum);
+}
+
 inline uint32_t slot_of(uint64_t hash, uint32_t size) {
   return static_cast<uint32_t>(((hash >> 32) * size) >> 32);
 }

@@ -141,9 +141,9 @@ std::expected<void, std::string> check_agreement(std::span<const VipRecord* cons
     if (((vip->flags ^ vips.front()->flags) & kOfAddress) != 0) {
       return bad("VIPs of one address differ in what is the kernel's");
     }
-    for (const auto& [place, other] : {std::pair(0, VipProtocol::kUdp), {1, VipProtocol::kTcp}}) {
-      if (vip->protocol == other) continue;
-      const VipRecord*& first = of_protocol[place];
+    for (const bool udp : {false, true}) {
+      if (vip->protocol == (udp ? VipProtocol::kTcp : VipProtocol::kUdp)) continue;
+      const VipRecord*& first = of_protocol[udp ? 1 : 0];
       if (first == nullptr) first = vip;
       const bool by_address = vip->fragment_policy == FragmentPolicy::kAddress;
       if (vip->fragment_policy != first->fragment_policy ||
@@ -183,13 +183,11 @@ std::expected<void, std::string> check_services(std::span<const VipRecord> vips)
   return {};
 }
 
-template <typename T, typename Less>
-bool all_distinct(const std::vector<T>& items, Less less) {
-  std::vector<T> sorted = items;
-  std::ranges::sort(sorted, less);
-  return std::ranges::adjacent_find(sorted, [&](const T& a, const T& b) {
-           return !less(a, b) && !less(b, a);
-         }) == sorted.end();
+template <typename Item>
+bool all_distinct(std::span<const Item> items) {
+  std::vector<Item> sorted(items.begin(), items.end());
+  std::ranges::sort(sorted);
+  return std::ranges::adjacent_find(sorted) == sorted.end();
 }
 
 }  // namespace
@@ -329,7 +327,7 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
     view.backend_names.push_back(name);
   }
   if (!names.empty()) return bad("bytes are left after the last name");
-  if (!all_distinct(used_names, std::less<>())) return bad("two backends have one name");
+  if (!all_distinct<std::string_view>(used_names)) return bad("two backends have one name");
 
   std::vector<bool> owns(view.backends.size());
   for (uint32_t index : view.owner_backends) {
@@ -408,9 +406,9 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
     view.vip_names.push_back(*name);
   }
   if (!names.empty()) return bad("bytes are left after the last name");
-  if (!all_distinct(view.vip_names, std::less<>())) return bad("two VIPs have one name");
+  if (!all_distinct<std::string_view>(view.vip_names)) return bad("two VIPs have one name");
   if (const auto ok = check_services(view.vips); !ok) return bad(ok.error());
-  if (!all_distinct(std::vector<Checksum>(view.pools.begin(), view.pools.end()), std::less<>())) {
+  if (!all_distinct(view.pools)) {
     return bad("a pool is listed twice");
   }
   return view;

@@ -15,9 +15,11 @@ struct ReportHead {
   uint32_t verdict_count;
   uint32_t worker_count;
   uint32_t port_count;
+  uint32_t event_count;
   uint32_t vip_count;
   uint32_t backend_count;
   uint32_t last_refusal_length;
+  uint32_t zero;
   uint64_t text_bytes;
 };
 
@@ -28,6 +30,11 @@ struct PortRecord {
   uint64_t steering_dropped;
   uint32_t link_up;
   uint32_t name_length;
+};
+
+struct EventRecord {
+  uint64_t count;
+  uint64_t name_length;
 };
 
 struct CountRecord {
@@ -82,6 +89,7 @@ std::vector<std::byte> build_report_file(const Report& report) {
   const size_t refusal_length = text.size();
   for (const std::string& verdict : report.verdicts) text += verdict;
   for (const PortReport& port : report.ports) text += port.name;
+  for (const EventCount& event : report.events) text += event.name;
   for (const NamedCount& vip : report.vips) text += vip.pool + vip.name;
   for (const NamedCount& backend : report.backends) text += backend.pool + backend.name;
 
@@ -89,15 +97,18 @@ std::vector<std::byte> build_report_file(const Report& report) {
   writer.append(ReportHead{
       report.started_ns, report.written_ns, report.adopted_generation, report.refused_roots,
       static_cast<uint32_t>(report.verdicts.size()), static_cast<uint32_t>(report.workers.size()),
-      static_cast<uint32_t>(report.ports.size()), static_cast<uint32_t>(report.vips.size()),
-      static_cast<uint32_t>(report.backends.size()), static_cast<uint32_t>(refusal_length),
-      text.size()});
+      static_cast<uint32_t>(report.ports.size()), static_cast<uint32_t>(report.events.size()),
+      static_cast<uint32_t>(report.vips.size()), static_cast<uint32_t>(report.backends.size()),
+      static_cast<uint32_t>(refusal_length), 0, text.size()});
   writer.append_all(std::span<const WorkerReport>(report.workers));
   writer.append_all(std::span<const uint64_t>(report.verdict_counts));
   for (const PortReport& port : report.ports) {
     writer.append(PortRecord{port.receive_missed, port.receive_errors, port.no_buffer,
                              port.steering_dropped, port.link_up ? 1u : 0u,
                              static_cast<uint32_t>(port.name.size())});
+  }
+  for (const EventCount& event : report.events) {
+    writer.append(EventRecord{event.count, event.name.size()});
   }
   for (const NamedCount& vip : report.vips) writer.append(record_of(vip));
   for (const NamedCount& backend : report.backends) writer.append(record_of(backend));
@@ -120,6 +131,7 @@ std::expected<Report, std::string> check_report_file(std::span<const std::byte> 
   const auto verdict_counts =
       reader.take_all<uint64_t>(uint64_t{head->worker_count} * head->verdict_count);
   const auto ports = reader.take_all<PortRecord>(head->port_count);
+  const auto events = reader.take_all<EventRecord>(head->event_count);
   const auto vips = reader.take_all<CountRecord>(head->vip_count);
   const auto backends = reader.take_all<CountRecord>(head->backend_count);
   const auto verdict_lengths = reader.take_all<uint32_t>(head->verdict_count);
@@ -143,6 +155,7 @@ std::expected<Report, std::string> check_report_file(std::span<const std::byte> 
     report.ports.push_back({text.take(p.name_length), p.link_up != 0, p.receive_missed,
                             p.receive_errors, p.no_buffer, p.steering_dropped});
   }
+  for (const EventRecord& e : events) report.events.push_back({text.take(e.name_length), e.count});
   report.vips = take_counts(vips, text);
   report.backends = take_counts(backends, text);
   if (!text.used_up()) return std::unexpected("the texts do not add up to their length");

@@ -21,6 +21,8 @@ struct PacketCount {
   bool operator==(const PacketCount&) const = default;
 };
 
+// At every burst boundary: received + taken_over = sum of the worker's verdicts + held +
+// handed_over.
 struct WorkerReport {
   uint32_t lcore = 0;
   uint32_t port = 0;   // index into Report::ports
@@ -29,7 +31,10 @@ struct WorkerReport {
   uint64_t generation = 0;   // the one this worker uses; 0: none yet
   uint64_t polls = 0;        // grows while the worker makes progress, traffic or not
   uint64_t empty_polls = 0;  // polls that received nothing
-  PacketCount received;      // = sum of the worker's verdicts at every burst boundary
+  PacketCount received;      // from its queue
+  uint64_t held = 0;         // fragments that wait for the first of their datagram
+  uint64_t handed_over = 0;  // to other workers, so far
+  uint64_t taken_over = 0;   // from other workers, so far
   bool operator==(const WorkerReport&) const = default;
 };
 
@@ -53,6 +58,13 @@ struct NamedCount {
   bool operator==(const NamedCount&) const = default;
 };
 
+// Something workers count beside packets received: frames of their own, by kind, and such.
+struct EventCount {
+  std::string name;
+  uint64_t count = 0;
+  bool operator==(const EventCount&) const = default;
+};
+
 struct Report {
   uint64_t started_ns = 0;            // CLOCK_BOOTTIME of the process's start: names the process
   uint64_t written_ns = 0;            // CLOCK_BOOTTIME
@@ -63,6 +75,7 @@ struct Report {
   std::vector<WorkerReport> workers;
   std::vector<uint64_t> verdict_counts;  // workers.size() rows of verdicts.size() packets
   std::vector<PortReport> ports;
+  std::vector<EventCount> events;  // sums over the workers
   std::vector<NamedCount> vips;
   std::vector<NamedCount> backends;
   bool operator==(const Report&) const = default;

@@ -91,7 +91,8 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
 
   const YamlCursor dataplane = document.required("dataplane");
   dataplane.only_keys({"main_core", "cores", "memory_mib", "hugepages", "packet_buffers",
-                       "packet_buffer_bytes", "steering_program", "eal_options", "ports"});
+                       "packet_buffer_bytes", "icmp_answers_per_second", "steering_program",
+                       "eal_options", "ports"});
   settings.main_core = read_core(dataplane.optional("main_core"));
   for (const YamlCursor& core : dataplane.required("cores").elements()) {
     settings.cores.push_back(read_core(core));
@@ -106,6 +107,8 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
   }
   settings.packet_buffer_bytes = static_cast<uint32_t>(
       dataplane.optional("packet_buffer_bytes").integer(128, 32768, settings.packet_buffer_bytes));
+  settings.icmp_answers_per_second = static_cast<uint32_t>(
+      dataplane.optional("icmp_answers_per_second").integer(0, 1'000'000, 1000));
   settings.steering_program = dataplane.optional("steering_program").text();
   for (const YamlCursor& option : dataplane.optional("eal_options").elements()) {
     settings.eal_options.push_back(option.text());

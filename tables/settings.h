@@ -31,13 +31,14 @@ struct CoreSettings {
 struct DataplaneSettings {
   std::string directory = "/run/maglev";
   CoreSettings main_core;
-  std::vector<CoreSettings> cores;       // at least one per RX queue, taken in order
-  uint32_t memory_mib = 256;             // of hugepages, for packet buffers and tables
-  bool hugepages = true;                 // false: ordinary memory, for trials only
-  uint32_t packet_buffers = 0;           // 0: worked out from queues and descriptors
-  uint32_t packet_buffer_bytes = 2048;   // longest frame that one buffer holds
-  std::string steering_program;          // path of the XDP object; empty: the installed one
-  std::vector<std::string> eal_options;  // further DPDK EAL options, as they are
+  std::vector<CoreSettings> cores;          // at least one per RX queue, taken in order
+  uint32_t memory_mib = 256;                // of hugepages, for packet buffers and tables
+  bool hugepages = true;                    // false: ordinary memory, for trials only
+  uint32_t packet_buffers = 0;              // 0: worked out from queues and descriptors
+  uint32_t packet_buffer_bytes = 2048;      // longest frame that one buffer holds
+  uint32_t icmp_answers_per_second = 1000;  // of each worker: errors, and likewise echo replies
+  std::string steering_program;             // path of the XDP object; empty: the installed one
+  std::vector<std::string> eal_options;     // further DPDK EAL options, as they are
   std::vector<PortSettings> ports;
 
   uint32_t total_queues() const;

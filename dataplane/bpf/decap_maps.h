@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* The maps of the decapsulation program as its loader sees them. C and C++.
- * `sources4` and `sources6`: the outer sources to accept (prefix_keys.h); the one byte of value says
- * nothing. `settings`: one struct DecapSettings. */
+ * `sources4` and `sources6`: the outer sources to accept (prefix_keys.h); the one byte of value
+ * says nothing. `settings`: one struct DecapSettings. */
 #pragma once
 
 #include <linux/types.h>

@@ -35,6 +35,7 @@ Report sample_report() {
                        .received = {0, 0}}},
           .verdict_counts = {60, 7, 3, 0, 0, 0},
           .ports = {{.name = "uplink", .link_up = true, .receive_missed = 5}},
+          .events = {{.name = "sent_echo_reply", .count = 2}},
           .vips = {{.pool = "", .name = "web-http", .forwarded = {60, 6000}, .dropped = {7, 700}}},
           .backends = {{.pool = "web", .name = "b1", .forwarded = {45, 4500}, .dropped = {}},
                        {.pool = "web", .name = "b2", .forwarded = {15, 1500}, .dropped = {}}}};

@@ -139,7 +139,8 @@ TEST_F(Adoption, NewPortsBuildTheSameRootAnew) {
   const auto after = adopter.poll();
   ASSERT_NE(after, nullptr) << adopter.last_refusal();
   EXPECT_EQ(after->generation(), 1u);
-  EXPECT_EQ(after->pools()[0]->backends[0].header[11], 9);
+  const BackendEntry& entry = after->pools()[0]->ways.begin()->second[0];
+  EXPECT_EQ(entry.block[kIpv4Block - entry.header_length + 11], 9);
   EXPECT_EQ(adopter.poll(), nullptr);
 }
 

@@ -20,10 +20,15 @@ T value_of(std::expected<T, std::string> result) {
 
 Address address(const std::string& text) {
   Address result;
-  if (inet_pton(AF_INET, text.c_str(), result.bytes.data()) != 1) {
-    throw std::runtime_error("not an IPv4 address: " + text);
+  const int family = family_of(text) == AddressFamily::kIpv6 ? AF_INET6 : AF_INET;
+  if (inet_pton(family, text.c_str(), result.bytes.data()) != 1) {
+    throw std::runtime_error("not an IP address: " + text);
   }
   return result;
+}
+
+AddressFamily family_of(const std::string& text) {
+  return text.contains(':') ? AddressFamily::kIpv6 : AddressFamily::kIpv4;
 }
 
 uint32_t address_be(const std::string& text) {
@@ -35,13 +40,15 @@ uint32_t address_be(const std::string& text) {
 BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last, uint16_t port) {
   BackendRecord record{};
   record.address = address(address_text);
-  record.outer_source = address("198.18.2.2");
+  record.family = family_of(address_text);
+  const bool ipv6 = record.family == AddressFamily::kIpv6;
+  record.outer_source = address(ipv6 ? "2001:db8::2" : "198.18.2.2");
   record.next_hop_mac[0] = 2;
   record.next_hop_mac[5] = mac_last;
-  record.family = AddressFamily::kIpv4;
   record.port = port;
   record.resolved = 1;
-  record.outer_source_prefix_length = 32;
+  record.on_link = 1;
+  record.outer_source_prefix_length = ipv6 ? 128 : 32;
   return record;
 }
 
@@ -49,8 +56,8 @@ RootVip make_vip(std::string name, const std::string& address_text, uint16_t por
                  VipProtocol protocol, uint32_t pool) {
   RootVip vip{std::move(name), {}};
   vip.record.address = address(address_text);
-  vip.record.family = AddressFamily::kIpv4;
-  vip.record.prefix_length = 32;
+  vip.record.family = family_of(address_text);
+  vip.record.prefix_length = vip.record.family == AddressFamily::kIpv6 ? 128 : 32;
   vip.record.protocol = protocol;
   vip.record.encapsulation = Encapsulation::kIpInIp;
   vip.record.hash_policy = HashPolicy::kFiveTuple;
@@ -103,12 +110,12 @@ std::shared_ptr<const Snapshot> TestBed::adopt(const Tree& tree) {
     throw std::runtime_error(fits.error());
   }
   auto* memory = std::pmr::new_delete_resource();
-  std::vector<std::shared_ptr<const PoolImage>> pools = {
-      value_of(build_pool_image(pool, table, ports, backend_counters, memory))};
+  std::vector<std::shared_ptr<const PoolImage>> pools = {value_of(
+      build_pool_image(pool, table, ways_of_pool(root, 0), ports, backend_counters, memory))};
   std::vector<CounterHold> holds;
   for (std::string_view name : root.vip_names)
     holds.push_back(vip_counters.hold(std::string(name)));
-  return value_of(build_snapshot(root, std::move(pools), std::move(holds), memory));
+  return build_snapshot(root, std::move(pools), std::move(holds), memory);
 }
 
 Bytes make_frame(const PacketSpec& spec) {
@@ -138,6 +145,7 @@ Bytes make_frame(const PacketSpec& spec) {
 
 void BurstRunner::run(std::span<const Bytes> frames, const Snapshot* snapshot) {
   burst_.count = static_cast<uint32_t>(frames.size());
+  burst_.now_ns += 10'000'000;
   storage_.resize(std::max(storage_.size(), frames.size()));
   for (uint32_t i = 0; i < burst_.count; ++i) {
     // Exactly as long as the frame, so that a sanitizer sees every byte beyond.
@@ -149,9 +157,26 @@ void BurstRunner::run(std::span<const Bytes> frames, const Snapshot* snapshot) {
     burst_.frame[i] = room.data() + kRequiredHeadroom;
     burst_.length[i] = static_cast<uint32_t>(frames[i].size());
     burst_.verdict[i] = Verdict::kForwarded;
+    burst_.buffer[i] = &room;
   }
-  forward_burst(burst_, snapshot);
-  count_burst(burst_, counters_);
+  forward_burst(burst_, snapshot, state_);
+  count_burst(burst_, counters_, state_);
+  own_frames_.clear();
+  for (uint32_t i = 0; i < state_.outbox.count(); ++i) {
+    const OutFrame& out = state_.outbox[i];
+    own_frames_.emplace_back(out.frame, out.frame + out.length);
+  }
+  state_.outbox.clear();
+  own_storage_.clear();
+}
+
+OutFrame BurstRunner::allocate(void* self, uint32_t room) {
+  auto& storage = static_cast<BurstRunner*>(self)->own_storage_;
+  storage.push_back(std::make_unique<Bytes>(kRequiredHeadroom + room));
+  OutFrame out;
+  out.buffer = storage.back().get();
+  out.frame = storage.back()->data() + kRequiredHeadroom;
+  return out;
 }
 
 }  // namespace maglev::testing

@@ -18,7 +18,9 @@ namespace maglev::testing {
 using Bytes = std::vector<uint8_t>;
 using Image = std::vector<std::byte>;
 
+// Of either family.
 Address address(const std::string& text);
+AddressFamily family_of(const std::string& text);
 uint32_t address_be(const std::string& text);
 
 BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last,
@@ -69,8 +71,12 @@ Bytes make_frame(const PacketSpec& spec);
 // Runs frames through forward_burst and count_burst, with headroom in front of each.
 class BurstRunner {
  public:
-  explicit BurstRunner(WorkerCounters& counters) : counters_(counters) {}
+  explicit BurstRunner(WorkerCounters& counters)
+      : counters_(counters),
+        state_(0, 1, 1000, &BurstRunner::allocate, this, std::pmr::new_delete_resource()) {}
   void run(std::span<const Bytes> frames, const Snapshot* snapshot);
+  // Frames of the worker's own that the last run made.
+  const std::vector<Bytes>& own_frames() const { return own_frames_; }
   Verdict verdict(uint32_t i) const { return burst_.verdict[i]; }
   Bytes output(uint32_t i) const {
     return Bytes(burst_.frame[i], burst_.frame[i] + burst_.length[i]);
@@ -78,8 +84,13 @@ class BurstRunner {
   const Burst& burst() const { return burst_; }
 
  private:
+  static OutFrame allocate(void* self, uint32_t room);
+
   WorkerCounters& counters_;
   std::vector<Bytes> storage_;
+  std::vector<std::unique_ptr<Bytes>> own_storage_;
+  std::vector<Bytes> own_frames_;
+  PathState state_;
   Burst burst_{};
 };
 

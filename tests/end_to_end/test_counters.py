@@ -84,14 +84,14 @@ def udp(port=UDP_PORT, size=30):
 def test_each_kind_of_unusable_packet_has_its_verdict_and_none_is_forwarded(lab):
     packets = {
         "forwarded": [ipv4(udp())] * 3,
-        "no_vip": [ipv4(udp(port=9001)), ipv4(udp(port=80))],
-        "fragment": [ipv4(udp(), fragment=0x2000), ipv4(udp(), fragment=0x0003)],
-        "unsupported_protocol": [ipv4(struct.pack("!BBHHH", 8, 0, 0xF7FE, 1, 0), protocol=1),
-                                 ipv4(b"x" * 20, protocol=47)],
+        "unserved_port": [ipv4(udp(port=9001)), ipv4(udp(port=80))],
+        "unsupported_protocol": [ipv4(b"x" * 20, protocol=47)],
+        "echo_answered": [ipv4(struct.pack("!BBHHH", 8, 0, 0xF7FE, 1, 0), protocol=1)],
+        "fragment_expired": [ipv4(udp(), fragment=0x0003)],
         "ttl_expired": [ipv4(udp(), ttl=1), ipv4(udp(), ttl=0)],
         "malformed": [ipv4(udp(), words=4), ipv4(udp(), words=15), ipv4(udp(), length=500),
                       ipv4(udp(), length=19), ipv4(b"\x55\xf0")],
-        "too_big": [ipv4(udp(size=LAN_MTU - 28 - 19))],
+        "too_big": [ipv4(udp(size=LAN_MTU - 28 - 19), fragment=0x4000)],
     }
     wire = ethernet_address(lab, "lb", "eth0") + ethernet_address(lab, "router", "lan0") + b"\x08\0"
     with netns.inside(lab.network.namespace("router")), \
@@ -99,6 +99,8 @@ def test_each_kind_of_unusable_packet_has_its_verdict_and_none_is_forwarded(lab)
         link.bind(("lan0-lb", 0))
         for packet in sum(packets.values(), []):
             link.send(wire + packet)
+    lab.wait_until(lambda: counters(lab)["verdicts"]["fragment_expired"] >= 1,
+                   "the lone fragment's time is up")
     seen = counters_after(lab, sum(map(len, packets.values())))
     assert +seen["verdicts"] == {verdict: len(sent) for verdict, sent in packets.items()}
     assert seen["received"]["bytes"] == sum(14 + len(packet)

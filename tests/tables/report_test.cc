@@ -13,9 +13,11 @@ Report sample() {
   report.refused_roots = 4;
   report.last_refusal = "the checksum does not match the content";
   report.verdicts = {"forwarded", "no_backend", "malformed"};
-  report.workers = {{5, 0, 0, 0, 3, 100, 40, {70, 7000}}, {9, 0, 1, 0, 2, 90, 90, {0, 0}}};
+  report.workers = {{5, 0, 0, 0, 3, 100, 40, {70, 7000}, 1, 2, 3},
+                    {9, 0, 1, 0, 2, 90, 90, {0, 0}, 0, 3, 2}};
   report.verdict_counts = {60, 7, 3, 0, 0, 0};
   report.ports = {{"uplink", true, 1, 2, 3, 4}};
+  report.events = {{"sent_echo_reply", 5}, {"icmp_limited", 0}};
   report.vips = {{"", "web", {60, 6000}, {7, 700}}};
   report.backends = {{"web", "b1", {30, 3000}, {0, 0}}, {"web", "b2", {30, 3000}, {0, 0}}};
   return report;

@@ -60,6 +60,7 @@ dataplane:
   EXPECT_EQ(errors[0],
             "maglev.yaml:5:3: dataplane: unknown setting 'speed': expected one of main_core, "
             "cores, memory_mib, hugepages, packet_buffers, packet_buffer_bytes, "
+            "icmp_answers_per_second, "
             "steering_program, eal_options, ports");
   EXPECT_EQ(errors[1],
             "maglev.yaml:4:15: dataplane.memory_mib: expected a whole number from 64 to 1048576, "

@@ -1,0 +1,86 @@
+// What the pipeline works on: the packets of one burst, and what a worker keeps between bursts.
+// Both belong to one worker.
+#pragma once
+
+#include <cstdint>
+
+#include "dataplane/fragments.h"
+#include "dataplane/outbox.h"
+#include "dataplane/snapshot.h"
+#include "dataplane/verdict.h"
+
+namespace maglev {
+
+inline constexpr uint32_t kMaxBurst = 64;
+
+// Bytes in front of each frame that the pipeline may overwrite and move the frame's start into.
+inline constexpr uint32_t kRequiredHeadroom = kIpv6Block - kEthernetHeaderLength;
+
+// Where a burst comes from, and with it where its packets have been counted before.
+enum class BurstSource : uint8_t { kDevice, kHold, kWorker };
+
+inline constexpr int32_t kNoTag = -1;
+
+// Arrays run parallel: entry i of each belongs to packet i.
+struct Burst {
+  // In:
+  uint32_t count = 0;
+  BurstSource source = BurstSource::kDevice;
+  uint16_t in_port = 0;  // index of the port that all came by, and answers leave by
+  uint64_t now_ns = 0;   // of a clock that never goes back
+  // The receiver may hand over packets whose TCP or UDP checksum the sender's kernel left undone.
+  bool partial_checksums = false;
+
+  void* buffer[kMaxBurst];  // in: the owner's handle
+  // In: the frame as received. Out, when forwarded: the frame to send.
+  uint8_t* frame[kMaxBurst];
+  uint32_t length[kMaxBurst];
+  // In: kForwarded, or what is already known. Out: the verdict.
+  Verdict verdict[kMaxBurst];
+  // Out: the port to send on; of a packet handed over, the worker that goes on with it.
+  uint16_t out_port[kMaxBurst];
+
+  // Between the stages.
+  uint32_t received_length[kMaxBurst];
+  uint8_t* ip[kMaxBurst];             // IP header
+  uint32_t packet_length[kMaxBurst];  // of the IP packet: padding is not forwarded
+  int32_t tag[kMaxBurst];             // TCI of the tag to send it with, or kNoTag
+  const VipEntry* vip[kMaxBurst];     // null while no VIP is known
+  uint64_t hash[kMaxBurst];
+  const BackendEntry* backend[kMaxBurst];  // null while no backend is known
+
+  // Packets that fixed offsets can read: their numbers, and bytes 0 to 7 and 5 to 12 of FlowKey4.
+  uint32_t plain4_count = 0;
+  uint32_t plain6_count = 0;
+  uint32_t uncommon_count = 0;
+  uint8_t plain4[kMaxBurst];
+  uint8_t plain6[kMaxBurst];
+  uint8_t uncommon[kMaxBurst];  // all others
+  uint64_t key_first[kMaxBurst];
+  uint64_t key_last[kMaxBurst];
+  bool undeliverable = false;  // some packet cannot go on as it is: too big, no hop left
+};
+
+// What a worker keeps between bursts for the uncommon packets.
+struct PathState {
+  PathState(uint32_t worker_number, uint32_t worker_count, uint64_t answers_per_second,
+            Outbox::Allocate allocate, void* context, std::pmr::memory_resource* memory)
+      : worker(worker_number),
+        workers(worker_count),
+        error_limit(answers_per_second),
+        echo_limit(answers_per_second),
+        outbox(allocate, context),
+        fragments(memory) {}
+
+  uint32_t worker;   // of all
+  uint32_t workers;  // that fragments are spread over
+  RateLimit error_limit;
+  RateLimit echo_limit;
+  Outbox outbox;
+  FragmentTable fragments;
+  // Since the last count: ICMP errors that were owed and not sent.
+  uint32_t errors_limited = 0;
+  uint32_t errors_unbuffered = 0;
+};
+
+}  // namespace maglev
