@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -352,13 +353,22 @@ def remove_stale_labs():
             remove(name)
 
 
+def kill_and_wait(pids):
+    """Until all their threads have ended, as only then their hugepages are free."""
+    ending = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            ending.append(os.pidfd_open(pid))
+            signal.pidfd_send_signal(ending[-1], signal.SIGKILL)
+    for process in ending:
+        select.select([process], [], [], 10)
+        os.close(process)
+
+
 def remove(name):
     """All that a lab of this name made: its processes first, the directory last."""
     namespaces = [namespace for namespace in netns.names() if namespace.startswith(f"{name}-")]
-    for namespace in namespaces:
-        for pid in netns.process_ids(namespace):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    kill_and_wait({pid for namespace in namespaces for pid in netns.process_ids(namespace)})
     for namespace in namespaces:
         netns.run("ip", "netns", "delete", namespace)
     directory = RUN / name
