@@ -353,22 +353,24 @@ def remove_stale_labs():
             remove(name)
 
 
-def kill_and_wait(pids):
-    """Until all their threads have ended, as only then their hugepages are free."""
-    ending = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            ending.append(os.pidfd_open(pid))
-            signal.pidfd_send_signal(ending[-1], signal.SIGKILL)
-    for process in ending:
-        select.select([process], [], [], 10)
-        os.close(process)
+def empty(namespace):
+    """Kills all its processes and waits until all their threads have ended, as only then their
+    hugepages are free. A server may still have replaced a worker that was killed before it."""
+    deadline = time.monotonic() + 10
+    while (pids := netns.process_ids(namespace)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                process = os.pidfd_open(pid)
+                with open(process):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    select.select([process], [], [], 5)
 
 
 def remove(name):
     """All that a lab of this name made: its processes first, the directory last."""
     namespaces = [namespace for namespace in netns.names() if namespace.startswith(f"{name}-")]
-    kill_and_wait({pid for namespace in namespaces for pid in netns.process_ids(namespace)})
+    for namespace in namespaces:
+        empty(namespace)
     for namespace in namespaces:
         netns.run("ip", "netns", "delete", namespace)
     directory = RUN / name
