@@ -1,5 +1,6 @@
 """What the end-to-end tests share: one at a time on a machine, and the logs of a failed one kept."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
+import accounts  # noqa: E402
 import lab as laboratory  # noqa: E402
 
 
@@ -21,7 +23,8 @@ def pytest_configure():
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     report = (yield).get_result()
-    item.failed = getattr(item, "failed", False) or report.failed
+    for node in item.listchain():
+        node.failed = getattr(node, "failed", False) or report.failed
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +41,10 @@ def whole_machine():
         yield
 
 
-@pytest.fixture
-def make_lab(whole_machine, request):
-    """Makes labs with Lab's arguments. At the end of the test each must account for every packet."""
+@contextlib.contextmanager
+def making_labs(user):
+    """Yields a function that makes labs with Lab's arguments. They end with their user, a test or a
+    module, and must then account for every packet."""
     labs = []
 
     def make(**arguments):
@@ -50,24 +54,36 @@ def make_lab(whole_machine, request):
 
     yield make
     for made in labs:
-        failed = getattr(request.node, "failed", False)
+        failed = getattr(user, "failed", False)
         try:
             if not failed:
                 check_counters(made)
         finally:
             if failed:
-                target = laboratory.BUILD / "end-to-end-logs" / request.node.name
+                target = laboratory.BUILD / "end-to-end-logs" / pathlib.Path(user.name).name
                 made.keep_logs(target)
                 print(f"logs are kept in {target}")
             made.close()
 
 
+@pytest.fixture
+def make_lab(whole_machine, request):
+    with making_labs(request.node) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def make_shared_lab(whole_machine, request):
+    with making_labs(request.node) as make:
+        yield make
+
+
 def check_counters(lab):
-    """Every packet that a worker received ended in exactly one verdict."""
+    """Every packet that a worker received ended in exactly one verdict, or lives on."""
     if {"control", "dataplane"} - lab.processes.keys():
         return
     for worker in lab.control.get("/v1/stats")["workers"]:
-        assert worker["received"]["packets"] == sum(worker["verdicts"].values()), worker
+        accounts.check_worker(worker)
 
 
 @pytest.fixture

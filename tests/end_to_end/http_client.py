@@ -32,13 +32,13 @@ def fetch(source, source_port, target=VIPS[0], timeout_s=3.0, body=b""):
 
 
 def exchange(source, source_port, target, timeout_s, body):
-    with socket.socket() as connection:
+    with socket.socket(socket.AF_INET6 if ":" in target else socket.AF_INET) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         connection.settimeout(timeout_s)
         connection.bind((source, source_port))
         connection.connect((target, 80))
         method = "POST" if body else "GET"
-        connection.sendall(f"{method} / HTTP/1.1\r\nHost: {target}\r\nConnection: close\r\n"
+        connection.sendall(f"{method} / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = b""
         while part := connection.recv(65536):

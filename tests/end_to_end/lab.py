@@ -25,7 +25,7 @@ import time
 import hugepages
 import netns
 from control_api import ControlApi
-from network import LAN_MTU, VIPS, Network, lan_address
+from network import LAN_MTU, VIPS, Network
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
@@ -48,7 +48,7 @@ http {{
   uwsgi_temp_path {directory}/uwsgi;
   scgi_temp_path {directory}/scgi;
   server {{
-    listen 80 backlog=1024;
+    {listen}
     default_type text/plain;
     return 200 "{name}\\n";
   }}
@@ -79,11 +79,11 @@ class Lab:
     instances = 0
 
     def __init__(self, kind="test", servers=("b1", "b2", "b3", "b4"), pool=("b1", "b2", "b3"),
-                 lans=1, memory_mib=256):
+                 lans=1, memory_mib=256, network=Network):
         Lab.instances += 1
         self.name = f"maglev-{kind}-{os.getpid()}.{Lab.instances}"
         self.directory = RUN / self.name
-        self.network = Network(self.name, servers, lans)
+        self.network = network(self.name, servers, lans)
         self.memory_mib = memory_mib
         self.processes = {}
         self.control = ControlApi(self.directory / "control.sock")
@@ -215,12 +215,16 @@ class Lab:
             directory = self.directory / f"nginx-{server}"
             directory.mkdir()
             configuration = directory / "nginx.conf"
-            configuration.write_text(NGINX_CONFIGURATION.format(directory=directory, name=server))
+            listen = " ".join(f"listen {socket} backlog=1024;"
+                              for socket in self.network.web_sockets)
+            configuration.write_text(NGINX_CONFIGURATION.format(directory=directory, name=server,
+                                                                listen=listen))
             self.start(f"nginx-{server}", server, "nginx", "-p", directory, "-c", configuration,
                        "-e", self.directory / "logs" / f"nginx-{server}")
+            sources = [word for source in self.network.outer_sources(server)
+                       for word in ("--from", source)]
             self.start(f"decap-{server}", server, self.program("maglev-decap"),
-                       "--interface", "eth0", "--from",
-                       lan_address(self.network.lan_of(server), 2))
+                       "--interface", "eth0", *sources)
 
     def kill_server(self, server):
         """The machine is gone: its processes and its link at once."""

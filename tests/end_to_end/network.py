@@ -25,6 +25,8 @@ def lan_address(lan, host_number):
 
 
 class Network:
+    web_sockets = ["80"]  # in nginx's words
+
     def __init__(self, prefix, servers, lans=1):
         self.prefix = prefix
         self.servers = list(servers)
@@ -38,6 +40,10 @@ class Network:
 
     def address(self, server):
         return lan_address(self.lan_of(server), 11 + self.servers.index(server))
+
+    def outer_sources(self, server):
+        """Where the load balancer's packets to a server come from."""
+        return [lan_address(self.lan_of(server), 2)]
 
     def build(self):
         self.add_host("client", ipv4__tcp_tw_reuse=1)

@@ -1,7 +1,6 @@
 """Known packets against the counters: exact packets and bytes, each with one verdict."""
 
 import collections
-import json
 import socket
 import struct
 
@@ -9,6 +8,7 @@ import expected
 import netns
 from lab import UDP_PORT
 from network import CLIENT_ADDRESSES, LAN_MTU, VIPS
+from wire import Wire
 
 UDP_HEADERS = 14 + 20 + 8  # Ethernet, IPv4, UDP
 
@@ -57,11 +57,6 @@ def test_datagrams_of_known_sizes_are_counted_once_for_vip_backend_and_worker(la
         assert seen["backends"][name] == (by_backend[name], {"packets": 0, "bytes": 0})
 
 
-def ethernet_address(lab, host, interface):
-    address = json.loads(lab.show_link(host, interface))[0]["address"]
-    return bytes.fromhex(address.replace(":", ""))
-
-
 def checksum(header):
     total = sum(struct.unpack(f"!{len(header) // 2}H", header))
     while total >> 16:
@@ -93,12 +88,9 @@ def test_each_kind_of_unusable_packet_has_its_verdict_and_none_is_forwarded(lab)
                       ipv4(udp(), length=19), ipv4(b"\x55\xf0")],
         "too_big": [ipv4(udp(size=LAN_MTU - 28 - 19), fragment=0x4000)],
     }
-    wire = ethernet_address(lab, "lb", "eth0") + ethernet_address(lab, "router", "lan0") + b"\x08\0"
-    with netns.inside(lab.network.namespace("router")), \
-            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as link:
-        link.bind(("lan0-lb", 0))
+    with Wire(lab) as wire:
         for packet in sum(packets.values(), []):
-            link.send(wire + packet)
+            wire.send(packet)
     lab.wait_until(lambda: counters(lab)["verdicts"]["fragment_expired"] >= 1,
                    "the lone fragment's time is up")
     seen = counters_after(lab, sum(map(len, packets.values())))

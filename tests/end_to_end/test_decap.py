@@ -8,7 +8,6 @@ import re
 import socket
 import socketserver
 import subprocess
-import threading
 import time
 
 import netns
@@ -17,10 +16,10 @@ from lab import BUILD
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Raw
+from servers import FAMILY, serving
 from tunnels import CLIENTS, OUTER, TUNNELS, VIPS, Tunnels, wrap
 
 NAME = "maglev-decap"
-FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 UDP_PORT = 9000
 FAMILIES = [(outer, inner) for outer in (4, 6) for inner in (4, 6)]
 
@@ -43,23 +42,6 @@ class Echo(socketserver.BaseRequestHandler):
         server.sendto(payload, self.client_address)
 
 
-@contextlib.contextmanager
-def serving(namespace, kind, family, port, handler):
-    class Server(kind):
-        address_family = FAMILY[family]
-
-    with netns.inside(namespace):
-        server = Server((VIPS[family], port), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.fixture(scope="module")
 def tunnels(whole_machine):
     for left in netns.names():
@@ -70,7 +52,7 @@ def tunnels(whole_machine):
         for family in (4, 6):
             for kind, port, handler in ((http.server.ThreadingHTTPServer, 80, Page),
                                         (socketserver.UDPServer, UDP_PORT, Echo)):
-                stack.enter_context(serving(made.backend, kind, family, port, handler))
+                stack.enter_context(serving(made.backend, kind, VIPS[family], port, handler))
         yield made
 
 

@@ -1,0 +1,48 @@
+"""Pools and VIPs of a lab's configuration, and questions to them."""
+
+import socket
+
+import netns
+from dual_stack import FAMILIES
+from lab import TABLE_SIZE, UDP_PORT
+from servers import FAMILY
+
+WEB = ("b1", "b2", "b3")
+
+
+def pool(lab, name, family, servers=WEB):
+    return {"name": name, "table_size": TABLE_SIZE,
+            "health": {"type": "tcp", "port": 80, "interval_ms": 300, "timeout_ms": 1000, "rise": 2,
+                       "fall": 2},
+            "backends": [{"name": server, "address": lab.network.address(server, family)}
+                         for server in servers]}
+
+
+def both_pools(lab, servers=WEB):
+    return [pool(lab, f"web-{family}", family, servers) for family in FAMILIES]
+
+
+def vip(name, address, pool_name, protocol="tcp", port=80, **settings):
+    return {"name": name, "address": address, "protocol": protocol, "port": port,
+            "pool": pool_name, **settings}
+
+
+def start(lab, vips, servers=WEB):
+    lab.settings |= {"pools": both_pools(lab, servers), "vips": vips}
+    lab.start_all()
+
+
+def question(lab, family, address, port=UDP_PORT, source_port=0, source=None, client="client"):
+    """A datagram socket of the client's."""
+    with netns.inside(lab.network.namespace(client)):
+        asking = socket.socket(FAMILY[family], socket.SOCK_DGRAM)
+    asking.settimeout(3)
+    asking.bind((source or "", source_port))
+    asking.connect((address, port))
+    return asking
+
+
+def answer_to(asking):
+    """Who answered, and the digest of what came there."""
+    server, received = asking.recv(65536).decode().split(":")
+    return server, received
