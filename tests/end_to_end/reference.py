@@ -49,3 +49,8 @@ def slot_of(flow_hash, size):
 def flow_slot(seed, size, protocol, source, source_port, destination, destination_port):
     key = flow_bytes(protocol, source, source_port, destination, destination_port)
     return slot_of(xxhash.xxh3_64_intdigest(key, seed), size)
+
+
+def source_slot(seed, size, source):
+    """By the hash of the source alone."""
+    return slot_of(xxhash.xxh3_64_intdigest(ipaddress.ip_address(source).packed, seed), size)
