@@ -18,8 +18,8 @@ def pool(lab, name, family, servers=WEB):
                          for server in servers]}
 
 
-def both_pools(lab, servers=WEB):
-    return [pool(lab, f"web-{family}", family, servers) for family in FAMILIES]
+def pools_of_both_families(lab, name="web", servers=WEB):
+    return [pool(lab, f"{name}-{family}", family, servers) for family in FAMILIES]
 
 
 def vip(name, address, pool_name, protocol="tcp", port=80, **settings):
@@ -27,8 +27,9 @@ def vip(name, address, pool_name, protocol="tcp", port=80, **settings):
             "pool": pool_name, **settings}
 
 
-def start(lab, vips, servers=WEB):
-    lab.settings |= {"pools": both_pools(lab, servers), "vips": vips}
+def start(lab, vips, pools=()):
+    """Serves the VIPs from the pools web-4 and web-6, and from others."""
+    lab.settings |= {"pools": pools_of_both_families(lab) + list(pools), "vips": vips}
     lab.start_all()
 
 
