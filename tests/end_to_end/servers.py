@@ -48,10 +48,10 @@ def answer_information(family, information):
 
 
 class Answerers:
-    """Answers datagrams to UDP_PORT of any address on all hosts, with `HOST:` and the digest of what
+    """Answers datagrams to the port at any address on all hosts, with `HOST:` and the digest of what
     came: an answer fits any link."""
 
-    def __init__(self, network, hosts):
+    def __init__(self, network, hosts, port=UDP_PORT):
         self.selector = selectors.DefaultSelector()
         self.stop_reading, self.stop_writing = socket.socketpair()
         self.selector.register(self.stop_reading, selectors.EVENT_READ)
@@ -64,7 +64,7 @@ class Answerers:
                     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
                 else:
                     listener.setsockopt(*PACKET_INFO[4], 1)
-                listener.bind(("", UDP_PORT))
+                listener.bind(("", port))
                 listener.setblocking(False)
                 self.selector.register(listener, selectors.EVENT_READ, (host, family))
         self.thread = threading.Thread(target=self.work, daemon=True)

@@ -4,6 +4,7 @@ agree with what the router before the load balancer has seen."""
 import json
 import subprocess
 
+import expected
 import netns
 import pytest
 import reference
@@ -55,7 +56,7 @@ def seen_by_router(lab):
 
 def clients_of_all_backends(family):
     """An address of the client's for each backend, by the independent computation."""
-    table = reference.maglev_table(dict.fromkeys(services.WEB, 1), TABLE_SIZE)
+    table = expected.table(expected.EQUAL_WEIGHTS)
     addresses = (of_family(family, address) for address in CLIENT_ADDRESSES)
     return {table[reference.source_slot(HASH_SEED, TABLE_SIZE, address)]: address
             for address in addresses}

@@ -1,0 +1,161 @@
+"""Each encapsulation of each family in each: real requests are answered, and what the load balancer
+puts on its wire is what the VIP says, by tshark and by the counters of maglev-decap."""
+
+import dataclasses
+import re
+
+import expected
+import netns
+import pytest
+import services
+from accounts import Account
+from capture import (BAD_CHECKSUM, GOOD_CHECKSUM, NO_CHECKSUM, Capture, dissect,
+                     write_packets)
+from dual_stack import FAMILIES, DualStack, of_family, vip_address
+from http_client import fetch
+from network import CLIENT_ADDRESSES, lan_address
+
+REQUESTS = 12
+BODY = b"x" * 3001
+# By the outer family: what is around the packet, as tshark calls it, and its bytes.
+AROUND = {
+    "ipip": {4: ("ip", 20), 6: ("ipv6", 40)},
+    "gre": {4: ("ip:gre", 24), 6: ("ipv6:gre", 44)},
+    "gue": {4: ("ip:udp", 32), 6: ("ipv6:udp", 52)},
+    "gue1": {4: ("ip:udp", 28), 6: ("ipv6:udp", 48)},
+    "l2": {4: ("", 0), 6: ("", 0)},
+}
+GUE_PORT = "6080"
+# Encapsulation, outer family, inner family.
+KINDS = [(encapsulation, outer, inner) for encapsulation in AROUND for outer in FAMILIES
+         for inner in FAMILIES if encapsulation != "l2" or outer == inner]
+VIPS = {kind: vip_address(kind[2], 10 + number) for number, kind in enumerate(KINDS)}
+# Of all that leaves the load balancer: tunnels, and what goes to VIPs.
+FILTER = ("ip proto 4 or ip proto 41 or ip proto 47 or ip6 proto 4 or ip6 proto 41 or ip6 proto 47 "
+          f"or udp port {GUE_PORT} or dst net 198.51.100.0/24 or dst net 2001:db8:100::/64")
+OUTER_FIELDS = ["frame.protocols", "ip.src", "ip.dst", "ipv6.src", "ipv6.dst", "ipv6.flow",
+                "udp.srcport", "udp.dstport"]
+INNER_FIELDS = ["ip.ttl", "ipv6.hlim", "ip.dst", "ipv6.dst", "ip.src", "ipv6.src", "tcp.srcport"]
+
+
+def name_of(kind):
+    return "-".join(map(str, kind))
+
+
+@dataclasses.dataclass
+class Traffic:
+    """Of one kind: the requests, what the counters added, and the frames as tshark sees them."""
+
+    requests: list
+    account: Account
+    outer: list = None
+    inner: list = None
+
+
+@pytest.fixture(scope="module")
+def lab(make_shared_lab):
+    lab = make_shared_lab(network=DualStack, servers=services.WEB)
+    services.start(lab, [
+        services.vip(name_of(kind), VIPS[kind], f"web-{kind[1]}", encapsulation=kind[0])
+        for kind in KINDS])
+    return lab
+
+
+def send_requests(lab, kind):
+    with Account(lab) as account, netns.inside(lab.network.namespace("client")):
+        requests = [fetch(of_family(kind[2], CLIENT_ADDRESSES[n % 8]), 40000 + n, VIPS[kind],
+                          body=BODY) for n in range(REQUESTS)]
+    return Traffic(requests, account)
+
+
+@pytest.fixture(scope="module")
+def traffic(lab):
+    """By kind. tshark takes long to start, so all kinds go into one capture."""
+    with Capture(lab, "lan0-lb", FILTER) as capture:
+        by_kind = {kind: send_requests(lab, kind) for kind in KINDS}
+    frames = capture.frames()
+    headers = [AROUND[encapsulation][outer][1]
+               for (encapsulation, outer, _), one in by_kind.items()
+               for _ in range(one.account.received)]
+    assert len(frames) == len(headers)
+    inner = lab.directory / "inner.pcap"
+    write_packets(inner, [frame[14 + header:] for frame, header in zip(frames, headers)])
+    outer_rows, inner_rows = iter(dissect(capture.path, OUTER_FIELDS)), iter(dissect(inner,
+                                                                                     INNER_FIELDS))
+    for one in by_kind.values():
+        one.outer = [next(outer_rows) for _ in range(one.account.received)]
+        one.inner = [next(inner_rows) for _ in range(one.account.received)]
+    return by_kind
+
+
+def field(row, family, name):
+    """A field that IPv4 and IPv6 share; of several headers, the outermost."""
+    return row[f"{'ip' if family == 4 else 'ipv6'}.{name}"].split(",")[0]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_requests_are_answered_by_the_right_server_and_counted(traffic, kind):
+    slots = expected.table(expected.EQUAL_WEIGHTS)
+    for request in traffic[kind].requests:
+        owner = slots[expected.tcp_slot(request.source, request.source_port, VIPS[kind])]
+        assert request.server == owner, (request, owner)
+    account = traffic[kind].account
+    assert account.received > REQUESTS * 5
+    assert account.verdicts == {"forwarded": account.received}
+    assert account.forwarded("vips") == {name_of(kind): account.received}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_the_wire_shows_the_encapsulation_and_nothing_malformed(lab, traffic, kind):
+    encapsulation, outer, inner = kind
+    around = AROUND[encapsulation][outer][0]
+    inside = "ip:tcp" if inner == 4 else "ipv6:tcp"
+    expected = "eth:ethertype:" + (around if around.endswith("udp")
+                                   else f"{around}:{inside}".lstrip(":"))
+    for row in traffic[kind].outer + traffic[kind].inner:
+        assert not row["_ws.malformed"] and BAD_CHECKSUM not in row["checksums"], row
+    backends = {lab.network.address(server, outer) for server in services.WEB}
+    for row in traffic[kind].outer:
+        assert row["frame.protocols"].startswith(expected), row
+        if encapsulation == "l2":
+            continue
+        assert field(row, outer, "src") == of_family(outer, lan_address(0, 2))
+        assert field(row, outer, "dst") in backends
+        if encapsulation.startswith("gue"):
+            assert row["udp.dstport"] == GUE_PORT
+            assert row["udp.checksum.status"] == (NO_CHECKSUM if outer == 4 else GOOD_CHECKSUM)
+    for row in traffic[kind].inner:
+        assert field(row, inner, "dst") == VIPS[kind]
+        assert row["tcp.checksum.status"] == GOOD_CHECKSUM
+        # One off at the router, one at the load balancer.
+        assert field(row, inner, "ttl" if inner == 4 else "hlim") == "62"
+
+
+def has_entropy(encapsulation, outer, _):
+    """Something of the outer header is chosen by the flow: a port or the flow label."""
+    return encapsulation.startswith("gue") or (outer == 6 and encapsulation != "l2")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if has_entropy(*kind)], ids=name_of)
+def test_outer_headers_differ_between_flows_and_not_within_one(traffic, kind):
+    encapsulation, outer, inner = kind
+    entropy = {}
+    for around, inside in zip(traffic[kind].outer, traffic[kind].inner):
+        flow = field(inside, inner, "src"), inside["tcp.srcport"]
+        said = (around["ipv6.flow"].split(",")[0] if outer == 6 else "", around["udp.srcport"])
+        entropy.setdefault(flow, set()).add(said)
+    assert len(entropy) == REQUESTS
+    assert all(len(said) == 1 for said in entropy.values()), entropy
+    assert len(set.union(*entropy.values())) == REQUESTS
+
+
+def test_backends_unwrapped_every_packet_and_refused_none(lab, traffic):
+    unwrapped = 0
+    for server in services.WEB:
+        text = netns.run("ip", "netns", "exec", lab.network.namespace(server),
+                         lab.program("maglev-decap"), "--interface", "eth0", "--stats")
+        counters = {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", text)}
+        unwrapped += counters.pop("unwrapped")
+        assert sum(counters.values()) == 0, counters
+    assert unwrapped == sum(one.account.received for kind, one in traffic.items()
+                            if kind[0] != "l2")
