@@ -141,3 +141,45 @@ def test_fragments_whose_first_never_comes_end_within_bounded_memory(lab):
     assert set(account.verdicts) == {"fragment_expired", "fragment_overflow"}
     assert account.verdicts["fragment_expired"] <= room
     assert account.events == {}
+
+
+@pytest.fixture(scope="module")
+def packet_socket_lab(make_shared_lab):
+    lab = make_shared_lab(network=DualStack, servers=services.WEB)
+    lab.settings["dataplane"] |= {
+        "cores": [f"{core}@{lab.worker_processor}" for core in (1, 2)],
+        "packet_buffer_bytes": 8192,
+        "ports": [{"name": "lan0", "interface": "eth0", "queues": 2, "device":
+                   "net_af_packet0,iface=eth0,qpairs=2,framesz=8192,framecnt=512,blocksz=16384"}]}
+    services.start(lab, [
+        services.vip(f"flow-{family}", vip_address(family, POLICIES["flow"]), f"web-{family}",
+                     "udp", UDP_PORT) for family in FAMILIES])
+    with Answerers(lab.network, services.WEB):
+        yield lab
+
+
+def is_answered(asking):
+    try:
+        asking.send(PAYLOAD)
+        return services.answer_to(asking)[1] == digest(PAYLOAD)
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fragments_come_through_two_queues_of_a_packet_socket(packet_socket_lab, family):
+    lab = packet_socket_lab
+    address = vip_address(family, POLICIES["flow"])
+    with Account(lab), services.question(lab, family, address) as asking:
+        # The driver's MTU is 1500 whatever the interface's is, and the client must learn that.
+        lab.wait_until(lambda: is_answered(asking), "an answer")
+    with Account(lab) as account:
+        sockets = questions(lab, family, address, 24000)
+        for asking in sockets:
+            asking.send(PAYLOAD)
+        assert arrived_whole(sockets)
+    # The kernel has put datagrams of IPv4 together before it spreads them over the queues.
+    expected = DATAGRAMS * (FRAGMENTS if family == 6 else 1)
+    assert account.forwarded("vips") == {f"flow-{family}": expected}
+    assert (account.of_workers("handed_over") > 0) == (family == 6)
+    assert (account.events["sent_fragment"] > 0) == (family == 4)
