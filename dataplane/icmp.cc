@@ -97,8 +97,9 @@ bool is_unicast_source(const uint8_t* ip) {
 bool may_be_answered(const Offender& offender) {
   const uint8_t* ip = ip_of(offender);
   const bool ipv6 = is_ipv6(ip);
-  const bool to_group = (offender.frame[0] & 1) != 0;
-  if (to_group || offender.header.later_fragment || !is_unicast_source(ip)) return false;
+  // The link addresses of destination and source: the answer goes to the latter.
+  const bool group = ((offender.frame[0] | offender.frame[6]) & 1) != 0;
+  if (group || offender.header.later_fragment || !is_unicast_source(ip)) return false;
   if (offender.header.protocol != (ipv6 ? kProtocolIcmpv6 : kProtocolIcmp)) return true;
   return offender.header.transport_offset < offender.header.packet_length &&
          is_echo_request(ipv6, ip[offender.header.transport_offset]);

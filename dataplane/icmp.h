@@ -47,8 +47,8 @@ struct Offender {
   IpHeader header;
 };
 
-// Whether an error may be sent about it: not about ICMP other than a request, nor about a later
-// fragment, nor where it was sent to a group or by nobody.
+// Whether it may be answered: not ICMP other than a request, nor a later fragment, nor what was sent
+// to a group or by one, or by nobody.
 bool may_be_answered(const Offender& offender);
 
 // Each writes a frame to where the offender came from, from the address it was sent to, and returns

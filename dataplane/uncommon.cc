@@ -244,10 +244,12 @@ class Classifier {
     if (fold_checksum(uint64_t{pseudo} + sum_words(message, length)) != 0xffff) {
       return Verdict::kMalformed;
     }
+    const Offender request{b_.frame[i_], link_, header_};
+    if (!may_be_answered(request)) return unsupported();
     if (!state_.echo_limit.allows(b_.now_ns)) return Verdict::kEchoLimited;
     OutFrame* reply = state_.outbox.add(link_.length + header_.packet_length);
     if (reply == nullptr) return Verdict::kNoBuffer;
-    reply->length = write_echo_reply({b_.frame[i_], link_, header_}, reply->frame);
+    reply->length = write_echo_reply(request, reply->frame);
     reply->port = b_.in_port;
     reply->origin = Origin::kEchoReply;
     return Verdict::kEchoAnswered;

@@ -384,6 +384,30 @@ TEST_F(PacketKinds, AnEchoRequestToAVipIsAnsweredOrLeftToTheKernel) {
   expect_counts_add_up();
 }
 
+TEST_F(PacketKinds, AnEchoRequestFromNoSingleHostIsNotAnswered) {
+  set_up();
+  const auto echo_from = [](const std::string& source) {
+    Bytes packet = icmp_error(source, kVip4, kIcmpEchoRequest, 0, Bytes(16, 0xab));
+    store_be16(
+        &packet[kIpv4HeaderLength + kIcmpChecksumOffset],
+        static_cast<uint16_t>(~sum_words(
+            &packet[kIpv4HeaderLength], static_cast<uint32_t>(packet.size()) - kIpv4HeaderLength)));
+    return frame_of(packet);
+  };
+  for (const std::string source : {"0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"}) {
+    EXPECT_EQ(run(echo_from(source)), Verdict::kUnsupportedProtocol) << source;
+    EXPECT_TRUE(runner_.own_frames().empty());
+  }
+  for (const size_t first_byte_of_mac : {0u, 6u}) {
+    Bytes group = echo_from(kClient4);
+    group[first_byte_of_mac] |= 1;
+    EXPECT_EQ(run(group), Verdict::kUnsupportedProtocol);
+    EXPECT_TRUE(runner_.own_frames().empty());
+  }
+  EXPECT_EQ(run(echo_from(kClient4)), Verdict::kEchoAnswered);
+  expect_counts_add_up();
+}
+
 TEST_F(PacketKinds, WhatIsTooBigIsToldToTheSenderWithTheExactMtu) {
   set_up();
   const uint32_t fits = kPortMtu - kIpv4HeaderLength;
