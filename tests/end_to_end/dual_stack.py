@@ -16,6 +16,7 @@ VIP_PREFIXES = {"198.51.100.0/24": 4, "198.19.0.0/16": 4, "2001:db8:100::/64": 6
 FAR, FAR_LAN = "far", 3
 NARROW, NARROW_LAN = "narrow", 2
 NARROW_MTU = 1400
+OUTER_SOURCES = "198.18.64.0/24"  # of outer headers, for a load balancer that chooses per flow
 HOST_BITS = {"24": "64", "32": "128"}
 
 
@@ -43,7 +44,7 @@ class DualStack(Network):
 
     def outer_sources(self, server):
         ipv4 = super().outer_sources(server)
-        return ipv4 + [six(source) for source in ipv4]
+        return [*ipv4, *map(six, ipv4), OUTER_SOURCES]
 
     def build(self):
         super().build()
@@ -54,6 +55,9 @@ class DualStack(Network):
         for prefix, family in VIP_PREFIXES.items():
             netns.run("ip", "-n", self.namespace("router"), "route", "add", prefix, "via",
                       of_family(family, lan_address(0, 2)))
+        netns.run("ip", "-n", self.namespace("router"), "route", "add", OUTER_SOURCES, "via",
+                  lan_address(0, 2))
+        self.add_local_route("lb", OUTER_SOURCES)
 
     def build_server(self, server):
         if server == FAR:
@@ -62,10 +66,12 @@ class DualStack(Network):
         else:
             super().build_server(server)
         for prefix in VIP_PREFIXES:
-            netns.run("ip", "-n", self.namespace(server), "route", "add", "local", prefix, "dev",
-                      "lo")
+            self.add_local_route(server, prefix)
         # Linux lets a program answer from addresses of a whole prefix only so.
         netns.set_kernel_values(self.namespace(server), ipv6__ip_nonlocal_bind=1)
+
+    def add_local_route(self, host, prefix):
+        netns.run("ip", "-n", self.namespace(host), "route", "add", "local", prefix, "dev", "lo")
 
     def connect_narrow(self, host, lan, host_number):
         self.connect(host, "eth0", host, NARROW_MTU)

@@ -45,7 +45,7 @@ def client(lab, *command):
 
 def traceroute(lab, address, *options):
     """For each hop, who answered; None where nobody did."""
-    text = client(lab, "traceroute", "-n", "-q", PROBES, "-w", "0.5", "-m", "5", *options, address)
+    text = client(lab, "traceroute", "-n", "-q", PROBES, "-w", "0.3", "-m", "4", *options, address)
     hops = re.findall(r"^ *\d+ +(.*)$", text, re.MULTILINE)
     return [hop.split()[0].replace("*", "") or None for hop in hops]
 
@@ -78,7 +78,7 @@ def test_traceroute_over_udp_ends_at_a_vip_of_any_port(lab, family):
 def test_traceroute_over_udp_to_ports_that_no_vip_serves_ends_in_silence(lab, family):
     with Account(lab) as account:
         path = traceroute(lab, vip_address(family, SERVED))
-    assert path == [of_family(family, "198.18.1.1"), None, None, None, None]
+    assert path == [of_family(family, "198.18.1.1"), None, None, None]
     assert set(account.verdicts) == {"unserved_port"} and account.events == {}
 
 
@@ -107,12 +107,12 @@ def test_ping_is_left_to_the_kernel_where_the_vip_says_so(lab, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_flood_of_pings_is_answered_at_a_limited_rate(lab, family):
     with Account(lab) as account:
-        text = client(lab, "ping", "-f", "-i", "0.001", "-c", "400", "-W", "0.2",
+        text = client(lab, "ping", "-f", "-i", "0.001", "-c", "200", "-W", "0.2",
                       vip_address(family, SERVED))
     sent, received = map(int, re.search(r"(\d+) packets transmitted, (\d+) received",
                                         text).groups())
     seconds = int(re.search(r"time (\d+)ms", text)[1]) / 1000
-    assert account.received == sent == 400
+    assert account.received == sent == 200
     assert account.verdicts == {"echo_answered": received, "echo_limited": sent - received}
     assert account.events == {"sent_echo_reply": received}
     assert 0 < received <= BURST + seconds * ANSWERS_PER_SECOND + 1

@@ -10,7 +10,8 @@ import netns
 import pytest
 import services
 from accounts import Account
-from dual_stack import FAMILIES, FAR, NARROW, NARROW_LAN, NARROW_MTU, DualStack, of_family, vip_address
+from dual_stack import (FAMILIES, FAR, NARROW, NARROW_LAN, NARROW_MTU, OUTER_SOURCES, DualStack,
+                        of_family, vip_address)
 from http_client import fetch
 from lab import UDP_PORT
 from network import CLIENT_ADDRESSES, lan_address
@@ -30,7 +31,9 @@ PROBE = {4: (socket.IPPROTO_IP, 10, 3), 6: (socket.IPPROTO_IPV6, 23, 3)}
 
 @pytest.fixture(scope="module")
 def lab(make_shared_lab):
+    """Outer packets of IPv4 have one of many sources, those of IPv6 the load balancer's own."""
     lab = make_shared_lab(network=DualStack, servers=(*services.WEB, FAR))
+    lab.settings["outer_source_prefixes"] = [OUTER_SOURCES]
     vips = [services.vip(f"far-{outer}-{inner}-{protocol}", vip_address(inner, FAR_VIP[outer]),
                          f"far-{outer}", protocol, port)
             for outer, inner in OUTER_AND_INNER for protocol, port in (("tcp", 80),
@@ -92,6 +95,7 @@ def test_a_client_learns_exactly_what_fits_behind_the_load_balancer(lab, outer, 
     assert set(account.verdicts) == {"forwarded", "too_big"}
     assert account.events == {"sent_packet_too_big": account.verdicts["too_big"]}
     far, = lab.control.get(f"/v1/pools/far-{outer}/backends")["backends"]
+    assert far["outer_source"] == (OUTER_SOURCES if outer == 4 else "2001:db8:2::2")
     assert far["path_mtu"]["bytes"] == NARROW_MTU
     assert far["path_mtu"]["reason"] == f"said by {of_family(outer, lan_address(0, 1))}"
     assert lab.control.get("/v1/status")["path_mtu_messages"]["ignored"] == 0
