@@ -58,7 +58,8 @@ class RateLimit {
   bool allows(uint64_t now_ns) {
     if (interval_ns_ == 0) return false;
     constexpr uint64_t kBurst_ns = 100'000'000;
-    const uint64_t earliest = now_ns > kBurst_ns ? now_ns - kBurst_ns : 0;
+    const uint64_t saved_ns = interval_ns_ < kBurst_ns ? kBurst_ns - interval_ns_ : 0;
+    const uint64_t earliest = now_ns > saved_ns ? now_ns - saved_ns : 0;
     if (next_ns_ < earliest) next_ns_ = earliest;
     if (next_ns_ > now_ns) return false;
     next_ns_ += interval_ns_;
