@@ -84,9 +84,10 @@ uint32_t write_error(const Offender& offender, uint8_t type, uint8_t code, uint3
 
 bool is_unicast_source(const uint8_t* ip) {
   if (is_ipv6(ip)) {
-    constexpr uint8_t kUnspecified[16] = {};
+    constexpr uint8_t kZeros[15] = {};  // the unspecified and the loopback address differ behind
     const uint8_t* source = ip + kIpv6SourceOffset;
-    return source[0] != 0xff && std::memcmp(source, kUnspecified, sizeof kUnspecified) != 0;
+    const bool special = std::memcmp(source, kZeros, sizeof kZeros) == 0 && source[15] <= 1;
+    return source[0] != 0xff && !special;
   }
   const uint8_t first = ip[kIpv4SourceOffset];
   return first != 0 && first != 127 && first < 224;
