@@ -145,6 +145,8 @@ void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, Turn
 }
 }  // namespace portable
 
+// Clang knows neither these pragmas nor all features asked for below; it gets the portable one.
+#ifndef __clang__
 #pragma GCC push_options
 #pragma GCC target("avx2,bmi,bmi2,lzcnt")
 namespace avx2 {
@@ -181,9 +183,11 @@ void fill(std::span<const Contender> contenders, std::span<uint32_t> slots, Turn
 }
 }  // namespace avx512
 #pragma GCC pop_options
+#endif
 
 std::vector<FillKernel> kernels_of_this_processor() {
   std::vector<FillKernel> kernels;
+#ifndef __clang__
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
                         __builtin_cpu_supports("lzcnt");
   if (has_avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -191,6 +195,7 @@ std::vector<FillKernel> kernels_of_this_processor() {
     kernels.push_back({"avx512", avx512::fill});
   }
   if (has_avx2) kernels.push_back({"avx2", avx2::fill});
+#endif
   kernels.push_back({"portable", portable::fill});
   return kernels;
 }
