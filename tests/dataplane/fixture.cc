@@ -119,27 +119,24 @@ std::shared_ptr<const Snapshot> TestBed::adopt(const Tree& tree) {
 }
 
 Bytes make_frame(const PacketSpec& spec) {
-  const uint32_t header_length = kIpv4HeaderLength + spec.option_bytes;
   const uint32_t transport = spec.protocol == kProtocolTcp ? kTcpHeaderLength : kUdpHeaderLength;
-  const uint32_t total = header_length + transport + spec.payload_bytes;
+  const uint32_t total = kIpv4HeaderLength + transport + spec.payload_bytes;
   Bytes frame(kEthernetHeaderLength + total);
   for (size_t i = 0; i < frame.size(); ++i) frame[i] = static_cast<uint8_t>(i);
   store_be16(frame.data() + kEtherTypeOffset, kEtherTypeIpv4);
   uint8_t* ip = frame.data() + kEthernetHeaderLength;
-  std::fill_n(ip, header_length, uint8_t{0});
-  ip[0] = static_cast<uint8_t>(0x40 | header_length / 4);
-  ip[kIpv4TosOffset] = spec.tos;
+  std::fill_n(ip, kIpv4HeaderLength, uint8_t{0});
+  ip[0] = 0x45;
   store_be16(ip + kIpv4TotalLengthOffset, static_cast<uint16_t>(total));
-  store_be16(ip + kIpv4FragmentOffset, spec.fragment_field);
-  ip[kIpv4TtlOffset] = spec.ttl;
+  ip[kIpv4TtlOffset] = 64;
   ip[kIpv4ProtocolOffset] = spec.protocol;
   const uint32_t source = address_be(spec.source);
   const uint32_t destination = address_be(spec.destination);
   std::memcpy(ip + kIpv4SourceOffset, &source, 4);
   std::memcpy(ip + kIpv4DestinationOffset, &destination, 4);
-  store_be16(ip + kIpv4ChecksumOffset, static_cast<uint16_t>(~sum_words(ip, header_length)));
-  store_be16(ip + header_length, spec.source_port);
-  store_be16(ip + header_length + 2, spec.destination_port);
+  set_ipv4_checksum(ip);
+  store_be16(ip + kIpv4HeaderLength, spec.source_port);
+  store_be16(ip + kIpv4HeaderLength + 2, spec.destination_port);
   return frame;
 }
 
@@ -161,11 +158,6 @@ void BurstRunner::run(std::span<const Bytes> frames, const Snapshot* snapshot) {
   }
   forward_burst(burst_, snapshot, state_);
   count_burst(burst_, counters_, state_);
-  own_frames_.clear();
-  for (uint32_t i = 0; i < state_.outbox.count(); ++i) {
-    const OutFrame& out = state_.outbox[i];
-    own_frames_.emplace_back(out.frame, out.frame + out.length);
-  }
   state_.outbox.clear();
   own_storage_.clear();
 }

@@ -59,11 +59,7 @@ struct PacketSpec {
   uint16_t source_port = 40000;
   uint16_t destination_port = 80;
   uint8_t protocol = kProtocolTcp;
-  uint8_t ttl = 64;
-  uint8_t tos = 0;
-  uint32_t option_bytes = 0;
   uint32_t payload_bytes = 10;
-  uint16_t fragment_field = 0;
 };
 // An Ethernet frame with right lengths and IPv4 header checksum.
 Bytes make_frame(const PacketSpec& spec);
@@ -75,8 +71,6 @@ class BurstRunner {
       : counters_(counters),
         state_(0, 1, 1000, &BurstRunner::allocate, this, std::pmr::new_delete_resource()) {}
   void run(std::span<const Bytes> frames, const Snapshot* snapshot);
-  // Frames of the worker's own that the last run made.
-  const std::vector<Bytes>& own_frames() const { return own_frames_; }
   Verdict verdict(uint32_t i) const { return burst_.verdict[i]; }
   Bytes output(uint32_t i) const {
     return Bytes(burst_.frame[i], burst_.frame[i] + burst_.length[i]);
@@ -89,7 +83,6 @@ class BurstRunner {
   WorkerCounters& counters_;
   std::vector<Bytes> storage_;
   std::vector<std::unique_ptr<Bytes>> own_storage_;
-  std::vector<Bytes> own_frames_;
   PathState state_;
   Burst burst_{};
 };
