@@ -1,5 +1,7 @@
 """Pools and VIPs of a lab's configuration, and questions to them."""
 
+import collections
+import re
 import socket
 
 import netns
@@ -47,3 +49,13 @@ def answer_to(asking):
     """Who answered, and the digest of what came there."""
     server, received = asking.recv(65536).decode().split(":")
     return server, received
+
+
+def decap_counters(lab):
+    """Of maglev-decap on all servers, what is not zero."""
+    counters = collections.Counter()
+    for server in lab.network.servers:
+        text = netns.run("ip", "netns", "exec", lab.network.namespace(server),
+                         lab.program("maglev-decap"), "--interface", "eth0", "--stats")
+        counters.update({name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", text)})
+    return +counters

@@ -107,7 +107,7 @@ def test_ping_is_left_to_the_kernel_where_the_vip_says_so(lab, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_flood_of_pings_is_answered_at_a_limited_rate(lab, family):
     with Account(lab) as account:
-        text = client(lab, "ping", "-f", "-i", "0.001", "-c", "200", "-W", "0.2",
+        text = client(lab, "ping", "-f", "-l", "150", "-c", "200", "-W", "0.2",
                       vip_address(family, SERVED))
     sent, received = map(int, re.search(r"(\d+) packets transmitted, (\d+) received",
                                         text).groups())
