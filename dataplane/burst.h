@@ -46,19 +46,13 @@ struct Burst {
   uint32_t packet_length[kMaxBurst];  // of the IP packet: padding is not forwarded
   int32_t tag[kMaxBurst];             // TCI of the tag to send it with, or kNoTag
   const VipEntry* vip[kMaxBurst];     // null while no VIP is known
+  const uint8_t* slot[kMaxBurst];     // of the VIP's pool
   uint64_t hash[kMaxBurst];
   const BackendEntry* backend[kMaxBurst];  // null while no backend is known
 
-  // Packets that fixed offsets can read: their numbers, and bytes 0 to 7 and 5 to 12 of FlowKey4.
-  uint32_t plain4_count = 0;
-  uint32_t plain6_count = 0;
   uint32_t uncommon_count = 0;
-  uint8_t plain4[kMaxBurst];
-  uint8_t plain6[kMaxBurst];
-  uint8_t uncommon[kMaxBurst];  // all others
-  uint64_t key_first[kMaxBurst];
-  uint64_t key_last[kMaxBurst];
-  bool undeliverable = false;  // some packet cannot go on as it is: too big, no hop left
+  uint16_t uncommon[kMaxBurst];  // numbers of the packets that fixed offsets cannot read
+  bool undeliverable = false;    // some packet cannot go on as it is: too big, no hop left
 };
 
 // What a worker keeps between bursts for the uncommon packets.

@@ -26,12 +26,28 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Of one VIP or one backend, on one worker. Bytes of frames as received.
+// Bytes of frames as received.
+struct TrafficCounters {
+  void add(uint64_t more_packets, uint64_t more_bytes) {
+    packets.add(more_packets);
+    bytes.add(more_bytes);
+  }
+  void clear() {
+    packets.set(0);
+    bytes.set(0);
+  }
+  Counter packets;
+  Counter bytes;
+};
+
+// Of one VIP or one backend, on one worker.
 struct FlowCounters {
-  Counter forwarded_packets;
-  Counter forwarded_bytes;
-  Counter dropped_packets;
-  Counter dropped_bytes;
+  void clear() {
+    forwarded.clear();
+    dropped.clear();
+  }
+  TrafficCounters forwarded;
+  TrafficCounters dropped;
 };
 
 struct alignas(64) WorkerCounters {

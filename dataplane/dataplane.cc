@@ -201,11 +201,7 @@ std::expected<void, std::string> Dataplane::make_workers() {
 
 void Dataplane::clear_counters(FlowCounters* WorkerCounters::*counters, uint32_t index) {
   for (WorkerCounters& worker : counters_) {
-    FlowCounters& flow = (worker.*counters)[index];
-    for (Counter* c : {&flow.forwarded_packets, &flow.forwarded_bytes, &flow.dropped_packets,
-                       &flow.dropped_bytes}) {
-      c->set(0);
-    }
+    (worker.*counters)[index].clear();
   }
 }
 

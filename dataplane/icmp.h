@@ -47,8 +47,8 @@ struct Offender {
   IpHeader header;
 };
 
-// Whether it may be answered: not ICMP other than a request, nor a later fragment, nor what was sent
-// to a group or by one, or by nobody.
+// Whether it may be answered: not ICMP other than a request, nor a later fragment, nor what was
+// sent to a group or by one, or by nobody.
 bool may_be_answered(const Offender& offender);
 
 // Each writes a frame to where the offender came from, from the address it was sent to, and returns

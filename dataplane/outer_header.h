@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -102,9 +103,9 @@ inline void fill_ipv4(uint8_t* outer, const BackendEntry& e, uint8_t tos, uint32
     store_be32(outer + kIpv4SourceOffset, load_be32(outer + kIpv4SourceOffset) | chosen);
     sum += (chosen >> 16) + (chosen & 0xffff);
   }
-  sum = (sum & 0xffff) + (sum >> 16);
-  sum = (sum & 0xffff) + (sum >> 16);
-  store_be16(outer + kIpv4ChecksumOffset, static_cast<uint16_t>(~sum));
+  // Upper and lower half added into both halves: the carry out of the lower one comes round.
+  const uint32_t folded = sum + std::rotl(sum, 16);
+  store_be16(outer + kIpv4ChecksumOffset, static_cast<uint16_t>(~folded >> 16));
 }
 
 inline void fill_ipv6(uint8_t* outer, const BackendEntry& e, uint8_t traffic, uint32_t length,
@@ -128,48 +129,44 @@ inline void fill_udp6_checksum(uint8_t* udp, const BackendEntry& e, uint32_t udp
 
 }  // namespace wrapping
 
-inline void lower_hop_limit(uint8_t* ip) {
+// Lowers the hop limit; returns DSCP and ECN.
+inline uint8_t lower_hop_limit(uint8_t* ip) {
   if (is_ipv6(ip)) {
     --ip[kIpv6HopLimitOffset];
-  } else {
-    decrement_ttl(ip);
+    return traffic_class(ip);
   }
+  decrement_ttl(ip);
+  return ip[kIpv4TosOffset];
 }
 
 // Puts the header in front of the IP packet at `inner`, whose hop limit it lowers; returns where
 // the frame starts now. kIpv6Block bytes in front of the packet may be written.
-inline uint8_t* wrap(uint8_t* inner, uint32_t packet_length, const BackendEntry& e, uint64_t hash) {
-  lower_hop_limit(inner);
+inline uint8_t* wrap(uint8_t* inner, uint32_t packet_length, const BackendEntry& e,
+                     const uint64_t& hash) {
+  const uint8_t traffic = lower_hop_limit(inner);
   uint8_t* frame = inner - e.header_length;
   uint8_t* outer = frame + kEthernetHeaderLength;
   const uint32_t length = packet_length + e.header_length - kEthernetHeaderLength;
-  const uint8_t traffic = traffic_class(inner);
-  switch (e.wrapping) {
-    case Wrapping::kIpv4:
-      std::memcpy(inner - kIpv4Block, e.block.data(), kIpv4Block);
-      wrapping::fill_ipv4(outer, e, traffic, length, hash);
-      break;
-    case Wrapping::kIpv4Udp:
-      std::memcpy(inner - kIpv4Block, e.block.data(), kIpv4Block);
-      wrapping::fill_ipv4(outer, e, traffic, length, hash);
-      wrapping::fill_ports(outer + kIpv4HeaderLength, hash, length - kIpv4HeaderLength);
-      break;
-    case Wrapping::kIpv6:
-      std::memcpy(inner - kIpv6Block, e.block.data(), kIpv6Block);
-      wrapping::fill_ipv6(outer, e, traffic, length, hash);
-      break;
-    case Wrapping::kIpv6Udp:
-      std::memcpy(inner - kIpv6Block, e.block.data(), kIpv6Block);
-      wrapping::fill_ipv6(outer, e, traffic, length, hash);
-      wrapping::fill_ports(outer + kIpv6HeaderLength, hash, length - kIpv6HeaderLength);
+  if (e.wrapping == Wrapping::kIpv4) [[likely]] {
+    std::memcpy(inner - kIpv4Block, e.block.data(), kIpv4Block);
+    wrapping::fill_ipv4(outer, e, traffic, length, hash);
+  } else if (e.wrapping == Wrapping::kIpv4Udp) {
+    std::memcpy(inner - kIpv4Block, e.block.data(), kIpv4Block);
+    wrapping::fill_ipv4(outer, e, traffic, length, hash);
+    wrapping::fill_ports(outer + kIpv4HeaderLength, hash, length - kIpv4HeaderLength);
+  } else if (e.wrapping == Wrapping::kLayer2) {
+    std::memcpy(frame, e.block.data(), kEthernetHeaderLength);
+  } else {
+    std::memcpy(inner - kIpv6Block, e.block.data(), kIpv6Block);
+    wrapping::fill_ipv6(outer, e, traffic, length, hash);
+    if (e.wrapping == Wrapping::kIpv6Udp) {
+      uint8_t* const udp = outer + kIpv6HeaderLength;
+      const uint32_t udp_length = length - kIpv6HeaderLength;
+      wrapping::fill_ports(udp, hash, udp_length);
       if (e.udp_checksum) {
-        wrapping::fill_udp6_checksum(outer + kIpv6HeaderLength, e, length - kIpv6HeaderLength,
-                                     inner, packet_length, hash);
+        wrapping::fill_udp6_checksum(udp, e, udp_length, inner, packet_length, hash);
       }
-      break;
-    case Wrapping::kLayer2:
-      std::memcpy(frame, e.block.data(), kEthernetHeaderLength);
-      break;
+    }
   }
   return frame;
 }

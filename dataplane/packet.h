@@ -103,14 +103,16 @@ inline uint16_t sum_words(const uint8_t* bytes, uint32_t length) {
   return fold_checksum(sum);
 }
 
-// Takes one off the time to live of an IPv4 header and mends its checksum: the word that holds the
-// TTL falls by 0x0100, so the checksum rises by as much (RFC 1624, equation 3). TTL, protocol and
-// checksum are read and written as one word.
+// Takes one off the time to live of an IPv4 header, which is not 0, and mends its checksum: the
+// word of the TTL falls by 0x0100, so the checksum rises by as much (RFC 1624, equation 3), with
+// the carry coming round and never to all ones, as when made anew. TTL, protocol and checksum are
+// read as one little-endian word: the TTL lowest, the checksum uppermost with its bytes swapped,
+// for which 0x0100 is 1 and the carry is the same.
 inline void decrement_ttl(uint8_t* ip) {
-  const uint32_t word = load_be32(ip + kIpv4TtlOffset) - 0x01000000u;
-  const uint32_t sum = (word & 0xffff) + 0x0100u;
-  const uint32_t checksum = (sum + (sum >= 0xffff)) & 0xffff;  // never all ones, as when made anew
-  store_be32(ip + kIpv4TtlOffset, (word & 0xffff0000u) | checksum);
+  constexpr uint64_t kChecksumPlusOneTtlMinusOne = 0x10000 - 1;
+  const uint64_t sum = load<uint32_t>(ip + kIpv4TtlOffset) + kChecksumPlusOneTtlMinusOne;
+  const uint64_t carried = sum >= 0xffff0000 ? sum + 0x10000 : sum;
+  store(ip + kIpv4TtlOffset, static_cast<uint32_t>(carried));
 }
 
 // Computes the checksum of a whole IPv4 header anew.
@@ -119,8 +121,9 @@ inline void set_ipv4_checksum(uint8_t* ip) {
   store_be16(ip + kIpv4ChecksumOffset, static_cast<uint16_t>(~sum_words(ip, (ip[0] & 15u) * 4)));
 }
 
+// Of a header whose version is 4 or 6.
 inline bool is_ipv6(const uint8_t* ip) {
-  return ip[0] >> 4 == 6;
+  return (ip[0] & 0x20) != 0;
 }
 
 // DSCP and ECN of either family.

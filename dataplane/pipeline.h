@@ -1,16 +1,18 @@
 // A packet's way, read top to bottom:
 //
-//   parse -> classify (which VIP) -> choose (which backend) -> encapsulate   in forward_burst()
-//   transmit                                                                 by the worker
-//   count                                                                    in count_burst()
+//   parse -> classify (which VIP)            classify()
+//   choose (which backend) -> encapsulate    choose_and_encapsulate()
+//   transmit                                 the worker
+//   count                                    count_burst()
 //
-// Each stage is a loop over the burst; a stage looks only at packets whose verdict is still
-// kForwarded, and prefetches what the next one reads. No stage allocates, logs, locks, reads a
-// clock or makes a system call. Nothing here knows DPDK: a frame is a pointer and a length.
+// Each line is a loop over the burst that looks only at packets whose verdict is still kForwarded,
+// and prefetches what the next one reads: where the slots of many pools are far away, all packets
+// wait for theirs at once. No stage allocates, logs, locks, reads a clock or makes a system call.
+// Nothing here knows DPDK: a frame is a pointer and a length.
 //
-// parse sorts the burst: plain packets (untagged; IPv4 without options or IPv6 without extension
-// headers; TCP or UDP, whole, with a hop left) are read by fixed offsets here, all others by
-// uncommon.h. Both meet again where a backend is chosen.
+// Plain packets (untagged; IPv4 without options or IPv6 without extension headers; TCP or UDP,
+// whole, with a hop left) are read by fixed offsets here, all others by uncommon.h. Both meet again
+// where a backend is chosen.
 //
 // Called by a worker thread with a burst, state and counters of its own; the snapshot is shared and
 // immutable. Invariant: every packet of the burst ends in exactly one verdict, which is final once
@@ -20,6 +22,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -37,93 +40,59 @@ namespace pipeline {
 inline constexpr uint32_t kPlain4Length = kEthernetHeaderLength + kIpv4HeaderLength + 8;
 inline constexpr uint32_t kPlain6Length = kEthernetHeaderLength + kIpv6HeaderLength + 8;
 
-inline bool is_transport_whole(uint32_t protocol, uint32_t ip_header_length, uint32_t total) {
-  return (protocol == kProtocolUdp && total >= ip_header_length + kUdpHeaderLength) ||
-         (protocol == kProtocolTcp && total >= ip_header_length + kTcpHeaderLength);
-}
+// The least length of a packet by protocol, with an IPv4 header of 20 bytes; none suffices where it
+// is neither TCP nor UDP.
+inline constexpr auto kLeastLength4 = [] {
+  std::array<uint32_t, 256> least{};
+  least.fill(0xffffffff);
+  least[kProtocolTcp] = kIpv4HeaderLength + kTcpHeaderLength;
+  least[kProtocolUdp] = kIpv4HeaderLength + kUdpHeaderLength;
+  return least;
+}();
 
-// Words of the header as they stand in memory: little endian.
-inline bool parse_plain4(Burst& b, uint32_t i) {
-  uint8_t* frame = b.frame[i];
-  if (b.length[i] < kPlain4Length) return false;
-  const auto head = load<uint64_t>(frame + kEtherTypeOffset);  // to the identification
-  const auto middle = load<uint32_t>(frame + kEthernetHeaderLength + kIpv4FragmentOffset);
-  constexpr uint64_t kTypeVersionAndLength = 0x450008;
-  constexpr uint32_t kFragmented = 0xff3f;  // offset and "more fragments"
-  const uint32_t total = __builtin_bswap16(static_cast<uint16_t>(head >> 32));
-  const uint32_t protocol = middle >> 24;
-  const uint32_t ttl = middle >> 16 & 0xff;
-  if ((head & 0xffffff) != kTypeVersionAndLength || (middle & kFragmented) != 0 || ttl <= 1 ||
-      total > b.length[i] - kEthernetHeaderLength ||
-      !is_transport_whole(protocol, kIpv4HeaderLength, total)) {
-    return false;
-  }
-  b.ip[i] = frame + kEthernetHeaderLength;
-  b.packet_length[i] = total;
-  const uint8_t* key = b.ip[i] + kIpv4SourceOffset;
-  b.key_first[i] = load<uint64_t>(key);
-  b.key_last[i] = load<uint64_t>(key + 5) << 8 >> 8 | uint64_t{protocol} << 56;
-  return true;
-}
+// The fields of a plain IPv4 frame that are read more than once. Words as they stand in memory:
+// little endian.
+struct Plain4 {
+  uint32_t packet_length;
+  uint64_t protocol;
+  uint64_t addresses;    // source and destination
+  uint64_t destination;  // its address and both ports
+};
 
-inline bool parse_plain6(Burst& b, uint32_t i) {
-  uint8_t* frame = b.frame[i];
-  if (b.length[i] < kPlain6Length) return false;
+// At least kPlain4Length bytes may be read.
+inline bool parse_plain4(const uint8_t* frame, uint32_t length, Plain4& packet) {
+  const uint8_t* ip = frame + kEthernetHeaderLength;
   const auto head = load<uint32_t>(frame + kEtherTypeOffset);
-  const auto middle = load<uint32_t>(frame + kEthernetHeaderLength + kIpv6PayloadLengthOffset);
+  const auto middle = load<uint32_t>(ip + kIpv4FragmentOffset);
+  constexpr uint32_t kTypeVersionAndLength = 0x450008;
+  constexpr uint32_t kFragmented = 0xff3f;         // offset and "more fragments"
+  constexpr uint32_t kSeveralHopsLeft = 0xfe0000;  // any of these bits: 2 or more
+  packet.packet_length = load_be16(ip + kIpv4TotalLengthOffset);
+  packet.protocol = middle >> 24;
+  packet.addresses = load<uint64_t>(ip + kIpv4SourceOffset);
+  packet.destination = load<uint64_t>(ip + kIpv4DestinationOffset);
+  return (head & 0xffffff) == kTypeVersionAndLength && (middle & kFragmented) == 0 &&
+         (middle & kSeveralHopsLeft) != 0 &&
+         packet.packet_length <= length - kEthernetHeaderLength &&
+         packet.packet_length >= kLeastLength4[packet.protocol];
+}
+
+// At least kPlain6Length bytes may be read.
+inline bool parse_plain6(const uint8_t* frame, uint32_t length, uint32_t& packet_length) {
+  const uint8_t* ip = frame + kEthernetHeaderLength;
+  const auto head = load<uint32_t>(frame + kEtherTypeOffset);
+  const auto middle = load<uint32_t>(ip + kIpv6PayloadLengthOffset);
   constexpr uint32_t kTypeAndVersion = 0x60dd86;
   const uint32_t payload = __builtin_bswap16(static_cast<uint16_t>(middle));
-  const uint32_t protocol = middle >> 16 & 0xff;
-  const uint32_t limit = middle >> 24;
-  if ((head & 0xf0ffff) != kTypeAndVersion || limit <= 1 ||
-      payload + kIpv6HeaderLength > b.length[i] - kEthernetHeaderLength ||
-      !is_transport_whole(protocol, 0, payload)) {
-    return false;
-  }
-  b.ip[i] = frame + kEthernetHeaderLength;
-  b.packet_length[i] = payload + kIpv6HeaderLength;
-  return true;
-}
-
-inline uint64_t key4_of(const Burst& b, uint32_t i) {
-  return b.key_first[i] >> 32 | b.key_last[i] >> 40 << 32;
-}
-
-// The destination port and protocol of a plain IPv6 packet.
-inline uint64_t key6_of(const uint8_t* ip) {
-  return VipTable::key6(load<uint16_t>(ip + kIpv6HeaderLength + 2), ip[kIpv6NextHeaderOffset]);
-}
-
-inline void parse(Burst& b, const Snapshot& snapshot) {
-  for (uint32_t i = 0; i < b.count; ++i) {
-    __builtin_prefetch(b.frame[i]);
-    __builtin_prefetch(b.frame[i] - kEthernetHeaderLength, 1);  // no device wrote there
-  }
-  for (uint32_t i = 0; i < b.count; ++i) {
-    if (b.verdict[i] != Verdict::kForwarded) continue;
-    const auto number = static_cast<uint8_t>(i);
-    if (parse_plain4(b, i)) {
-      b.plain4[b.plain4_count++] = number;
-      snapshot.vip_table().prefetch4(key4_of(b, i));
-    } else if (parse_plain6(b, i)) {
-      b.plain6[b.plain6_count++] = number;
-      const uint8_t* destination = b.ip[i] + kIpv6DestinationOffset;
-      snapshot.vip_table().prefetch6(load<uint64_t>(destination), load<uint64_t>(destination + 8),
-                                     key6_of(b.ip[i]));
-    } else {
-      b.uncommon[b.uncommon_count++] = number;
-    }
-  }
-}
-
-// The address of a slot, for the prefetch.
-inline const void* slot_address(const VipEntry& vip, uint32_t slot) {
-  return vip.slots16 != nullptr ? static_cast<const void*>(vip.slots16 + slot)
-                                : static_cast<const void*>(vip.slots32 + slot);
+  packet_length = payload + kIpv6HeaderLength;
+  return (head & 0xf0ffff) == kTypeAndVersion && middle >> 24 > 1 &&
+         packet_length <= length - kEthernetHeaderLength &&
+         payload + kIpv4HeaderLength >= kLeastLength4[middle >> 16 & 0xff];
 }
 
 // A plain packet to no exact service may be for a prefix or for a VIP of any port, or for none.
-inline const VipEntry* find_by_rule(Burst& b, uint32_t i, const Snapshot& snapshot) {
+[[gnu::noinline]] inline const VipEntry* find_by_rule(Burst& b, uint32_t i,
+                                                      const Snapshot& snapshot) {
   const uint8_t* ip = b.ip[i];
   const bool ipv6 = is_ipv6(ip);
   const uint8_t* transport = ip + (ipv6 ? kIpv6HeaderLength : kIpv4HeaderLength);
@@ -140,123 +109,169 @@ inline const VipEntry* find_by_rule(Burst& b, uint32_t i, const Snapshot& snapsh
   return nullptr;
 }
 
-inline void classify_plain4(Burst& b, const Snapshot& snapshot) {
-  const uint64_t seed = snapshot.hash_seed();
-  for (uint32_t n = 0; n < b.plain4_count; ++n) {
-    const uint32_t i = b.plain4[n];
-    const VipEntry* vip = snapshot.vip_table().find4(key4_of(b, i));
-    if (vip == nullptr) [[unlikely]] {
-      vip = find_by_rule(b, i, snapshot);
-      if (vip == nullptr) continue;
+inline uint64_t hash_of(const VipEntry& vip, const Plain4& packet, const FlowHash4& flow_hash) {
+  uint64_t last = packet.destination >> 8 | packet.protocol << 56;  // bytes 5 to 12 of FlowKey4
+  if (vip.flow_hash != FlowHash::kFiveTuple) [[unlikely]] {
+    if (vip.flow_hash == FlowHash::kSource) {
+      return hash_source(FlowKey4{static_cast<uint32_t>(packet.addresses), 0, 0, 0, 0},
+                         flow_hash.seed);
     }
-    uint64_t last = b.key_last[i];
-    uint64_t hash = 0;
-    if (vip->flow_hash == FlowHash::kSource) [[unlikely]] {
-      hash = hash_source(FlowKey4{static_cast<uint32_t>(b.key_first[i]), 0, 0, 0, 0}, seed);
-    } else {
-      constexpr uint64_t kPorts = 0x00ffffffff000000;
-      if (vip->flow_hash == FlowHash::kAddresses) last &= ~kPorts;
-      hash = hash_flow4(b.key_first[i], last, seed);
-    }
-    b.vip[i] = vip;
-    b.hash[i] = hash;
-    __builtin_prefetch(slot_address(*vip, slot_of(hash, vip->size)));
+    constexpr uint64_t kPorts = 0x00ffffffff000000;
+    last &= ~kPorts;
   }
+  return flow_hash(packet.addresses, last);
 }
 
-inline uint64_t hash_plain6(const uint8_t* ip, FlowHash kind, uint64_t seed) {
-  if (kind == FlowHash::kFiveTuple) {
-    return hash_flow6(ip + kIpv6SourceOffset, ip[kIpv6NextHeaderOffset], seed);
+inline uint64_t hash_of(const VipEntry& vip, const uint8_t* ip6, uint64_t seed) {
+  if (vip.flow_hash == FlowHash::kFiveTuple) {
+    return hash_flow6(ip6 + kIpv6SourceOffset, ip6[kIpv6NextHeaderOffset], seed);
   }
   FlowKey6 key{};
-  std::memcpy(key.source, ip + kIpv6SourceOffset, 32);
-  key.protocol = ip[kIpv6NextHeaderOffset];
-  return kind == FlowHash::kSource ? hash_source(key, seed) : hash_flow(key, seed);
+  std::memcpy(key.source, ip6 + kIpv6SourceOffset, 32);
+  key.protocol = ip6[kIpv6NextHeaderOffset];
+  return vip.flow_hash == FlowHash::kSource ? hash_source(key, seed) : hash_flow(key, seed);
 }
 
-inline void classify_plain6(Burst& b, const Snapshot& snapshot) {
-  for (uint32_t n = 0; n < b.plain6_count; ++n) {
-    const uint32_t i = b.plain6[n];
-    const uint8_t* destination = b.ip[i] + kIpv6DestinationOffset;
-    const VipEntry* vip = snapshot.vip_table().find6(
-        load<uint64_t>(destination), load<uint64_t>(destination + 8), key6_of(b.ip[i]));
-    if (vip == nullptr) [[unlikely]] {
-      vip = find_by_rule(b, i, snapshot);
-      if (vip == nullptr) continue;
-    }
-    b.vip[i] = vip;
-    b.hash[i] = hash_plain6(b.ip[i], vip->flow_hash, snapshot.hash_seed());
-    __builtin_prefetch(slot_address(*vip, slot_of(b.hash[i], vip->size)));
+inline void set_flow(Burst& b, uint32_t i, const VipEntry* vip, uint64_t hash) {
+  const uint8_t* const slot = slot_address(*vip, hash);
+  __builtin_prefetch(slot);
+  b.vip[i] = vip;
+  b.slot[i] = slot;
+  b.hash[i] = hash;
+}
+
+// False: not plain.
+inline bool classify_plain4(Burst& b, uint32_t i, const Snapshot& snapshot,
+                            const VipTable::Exact4& exact, const FlowHash4& flow_hash) {
+  Plain4 packet;
+  if (!parse_plain4(b.frame[i], b.length[i], packet)) return false;
+  b.ip[i] = b.frame[i] + kEthernetHeaderLength;
+  b.packet_length[i] = packet.packet_length;
+  const VipEntry* vip = exact.find(VipTable::key4(packet.destination, packet.protocol));
+  if (vip == nullptr) [[unlikely]] {
+    vip = find_by_rule(b, i, snapshot);
+    if (vip == nullptr) return true;
   }
+  set_flow(b, i, vip, hash_of(*vip, packet, flow_hash));
+  return true;
+}
+
+inline bool classify_plain6(Burst& b, uint32_t i, const Snapshot& snapshot) {
+  const uint8_t* ip = b.frame[i] + kEthernetHeaderLength;
+  if (b.length[i] < kPlain6Length || !parse_plain6(b.frame[i], b.length[i], b.packet_length[i])) {
+    return false;
+  }
+  b.ip[i] = b.frame[i] + kEthernetHeaderLength;
+  const uint8_t* destination = ip + kIpv6DestinationOffset;
+  const VipEntry* vip = snapshot.vip_table().find6(
+      load<uint64_t>(destination), load<uint64_t>(destination + 8),
+      VipTable::key6(load<uint16_t>(ip + kIpv6HeaderLength + 2), ip[kIpv6NextHeaderOffset]));
+  if (vip == nullptr) [[unlikely]] {
+    vip = find_by_rule(b, i, snapshot);
+    if (vip == nullptr) return true;
+  }
+  set_flow(b, i, vip, hash_of(*vip, ip, snapshot.hash_seed()));
+  return true;
 }
 
 inline void classify(Burst& b, const Snapshot& snapshot, PathState& state) {
-  classify_plain4(b, snapshot);
-  classify_plain6(b, snapshot);
-  for (uint32_t n = 0; n < b.uncommon_count; ++n) {
+  const VipTable::Exact4 exact = snapshot.vip_table().exact4();
+  const FlowHash4 flow_hash(snapshot.hash_seed());
+  const uint32_t count = b.count;
+  uint32_t uncommon = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (b.verdict[i] != Verdict::kForwarded) continue;
+    if (b.length[i] >= kPlain4Length && classify_plain4(b, i, snapshot, exact, flow_hash)) continue;
+    if (!classify_plain6(b, i, snapshot)) b.uncommon[uncommon++] = static_cast<uint16_t>(i);
+  }
+  b.uncommon_count = uncommon;
+  for (uint32_t n = 0; n < uncommon; ++n) {
     classify_uncommon(b, b.uncommon[n], snapshot, state);
   }
 }
 
-inline void choose(Burst& b) {
-  for (uint32_t i = 0; i < b.count; ++i) {
+// Null: the slot is nobody's.
+inline const BackendEntry* choose(Burst& b, uint32_t i) {
+  const BackendEntry* const backend = owner_of(*b.vip[i], b.slot[i]);
+  b.backend[i] = backend;
+  if (backend == nullptr) [[unlikely]]
+    b.verdict[i] = Verdict::kNoBackend;
+  return backend;
+}
+
+inline void encapsulate(Burst& b, uint32_t i, const BackendEntry& backend) {
+  const uint32_t packet_length = b.packet_length[i];
+  if (packet_length > backend.max_packet_length) [[unlikely]] {
+    b.verdict[i] = backend.resolved ? Verdict::kTooBig : Verdict::kUnresolved;
+    b.undeliverable = true;
+    return;
+  }
+  b.length[i] = packet_length + backend.header_length;
+  b.out_port[i] = backend.port;
+  b.frame[i] = wrap(b.ip[i], packet_length, backend, b.hash[i]);
+}
+
+inline void choose_and_encapsulate(Burst& b) {
+  const uint32_t count = b.count;
+  for (uint32_t i = 0; i < count; ++i) {
     if (b.verdict[i] != Verdict::kForwarded) continue;
-    b.backend[i] = owner_of(*b.vip[i], b.hash[i]);
-    if (b.backend[i] == nullptr) {
-      b.verdict[i] = Verdict::kNoBackend;
-    } else {
-      __builtin_prefetch(b.backend[i]);
-    }
+    const BackendEntry* const backend = choose(b, i);
+    if (backend != nullptr) encapsulate(b, i, *backend);
   }
 }
 
-inline void encapsulate(Burst& b) {
-  for (uint32_t i = 0; i < b.count; ++i) {
-    if (b.verdict[i] != Verdict::kForwarded) continue;
-    const BackendEntry& backend = *b.backend[i];
-    if (b.packet_length[i] > backend.max_packet_length) [[unlikely]] {
-      b.verdict[i] = backend.resolved ? Verdict::kTooBig : Verdict::kUnresolved;
-      b.undeliverable = true;
+inline void put_tags_back(Burst& b) {
+  for (uint32_t n = 0; n < b.uncommon_count; ++n) {
+    const uint32_t i = b.uncommon[n];
+    if (b.verdict[i] != Verdict::kForwarded || b.tag[i] == kNoTag) continue;
+    b.frame[i] = insert_tag(b.frame[i], static_cast<uint16_t>(b.tag[i]));
+    b.length[i] += kVlanTagLength;
+  }
+}
+
+// Packets of one VIP and one verdict.
+inline void count_run(const Burst& b, uint32_t first, uint32_t last, WorkerCounters& counters) {
+  const VipEntry* const vip = b.vip[first];
+  const Verdict verdict = b.verdict[first];
+  const auto end =
+      verdict == Verdict::kForwarded ? &FlowCounters::forwarded : &FlowCounters::dropped;
+  FlowCounters* const backends = counters.backends;
+  uint64_t bytes = 0;
+  for (uint32_t i = first; i < last; ++i) {
+    bytes += b.received_length[i];
+    if (b.backend[i] == nullptr) [[unlikely]]
       continue;
-    }
-    b.frame[i] = wrap(b.ip[i], b.packet_length[i], backend, b.hash[i]);
-    b.length[i] = b.packet_length[i] + backend.header_length;
-    b.out_port[i] = backend.port;
-    if (b.tag[i] != kNoTag) [[unlikely]] {
-      b.frame[i] = insert_tag(b.frame[i], static_cast<uint16_t>(b.tag[i]));
-      b.length[i] += kVlanTagLength;
-    }
+    (backends[b.backend[i]->counter].*end).add(1, b.received_length[i]);
+  }
+  if (b.source == BurstSource::kDevice) counters.received_bytes.add(bytes);
+  if (verdict == Verdict::kHeld) {
+    counters.held.add(last - first);
+  } else if (verdict == Verdict::kHandedOver) {
+    counters.handed_over.add(last - first);
+  } else {
+    counters.verdicts[static_cast<uint32_t>(verdict)].add(last - first);
+    if (vip != nullptr) (counters.vips[vip->counter].*end).add(last - first, bytes);
   }
 }
 
-inline void count_flow(FlowCounters& flow, bool forwarded, uint32_t packets, uint64_t bytes) {
-  (forwarded ? flow.forwarded_packets : flow.dropped_packets).add(packets);
-  (forwarded ? flow.forwarded_bytes : flow.dropped_bytes).add(bytes);
+// Without a branch per packet, which few VIPs in turn would mispredict.
+inline bool is_one_run(const Burst& b) {
+  uint64_t vips = 0;
+  uint32_t verdicts = 0;
+  for (uint32_t i = 0; i < b.count; ++i) {
+    vips |= reinterpret_cast<uintptr_t>(b.vip[i]) ^ reinterpret_cast<uintptr_t>(b.vip[0]);
+  }
+  for (uint32_t i = 0; i < b.count; ++i) {
+    verdicts |= static_cast<uint32_t>(b.verdict[i]) ^ static_cast<uint32_t>(b.verdict[0]);
+  }
+  return vips == 0 && verdicts == 0;
 }
 
-// Runs of neighbours of one VIP and one verdict are added at once; backends differ from packet to
-// packet.
 inline void count_flows(const Burst& b, WorkerCounters& counters) {
-  for (uint32_t i = 0; i < b.count;) {
-    const VipEntry* const vip = b.vip[i];
-    const Verdict verdict = b.verdict[i];
-    const bool forwarded = verdict == Verdict::kForwarded;
-    const uint32_t first = i;
-    uint64_t bytes = 0;
-    for (; i < b.count && b.vip[i] == vip && b.verdict[i] == verdict; ++i) {
-      bytes += b.received_length[i];
-      if (b.backend[i] == nullptr) continue;
-      count_flow(counters.backends[b.backend[i]->counter], forwarded, 1, b.received_length[i]);
-    }
-    if (b.source == BurstSource::kDevice) counters.received_bytes.add(bytes);
-    if (verdict == Verdict::kHeld) {
-      counters.held.add(i - first);
-    } else if (verdict == Verdict::kHandedOver) {
-      counters.handed_over.add(i - first);
-    } else {
-      counters.verdicts[static_cast<uint32_t>(verdict)].add(i - first);
-      if (vip != nullptr) count_flow(counters.vips[vip->counter], forwarded, i - first, bytes);
-    }
+  if (is_one_run(b)) {
+    count_run(b, 0, b.count, counters);
+  } else {
+    for (uint32_t i = 0; i < b.count; ++i) count_run(b, i, i + 1, counters);
   }
 }
 
@@ -281,7 +296,7 @@ inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) 
   std::fill_n(b.vip, b.count, nullptr);
   std::fill_n(b.backend, b.count, nullptr);
   std::fill_n(b.tag, b.count, kNoTag);
-  b.plain4_count = b.plain6_count = b.uncommon_count = 0;
+  b.uncommon_count = 0;
   b.undeliverable = false;
   if (snapshot == nullptr) {
     std::replace(b.verdict, b.verdict + b.count, Verdict::kForwarded, Verdict::kNoTables);
@@ -292,10 +307,9 @@ inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) 
       if (b.verdict[i] == Verdict::kForwarded) complete_checksum(b.frame[i], b.length[i]);
     }
   }
-  pipeline::parse(b, *snapshot);
   pipeline::classify(b, *snapshot, state);
-  pipeline::choose(b);
-  pipeline::encapsulate(b);
+  pipeline::choose_and_encapsulate(b);
+  if (b.uncommon_count > 0) pipeline::put_tags_back(b);
   if (b.undeliverable) {
     for (uint32_t i = 0; i < b.count; ++i) {
       if (b.verdict[i] == Verdict::kTooBig || b.verdict[i] == Verdict::kTtlExpired) {

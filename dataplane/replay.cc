@@ -10,13 +10,6 @@
 namespace maglev {
 namespace {
 
-void clear(FlowCounters& flow) {
-  for (Counter* counter : {&flow.forwarded_packets, &flow.forwarded_bytes, &flow.dropped_packets,
-                           &flow.dropped_bytes}) {
-    counter->set(0);
-  }
-}
-
 std::string_view name_of(const Snapshot& snapshot, const VipEntry& vip) {
   return snapshot.vip_names()[static_cast<size_t>(&vip - snapshot.vips().data())];
 }
@@ -92,10 +85,10 @@ Replay::Replay(ReplaySettings settings, Sink sink)
       sink_(std::move(sink)),
       vip_counters_(settings_.counted_vips,
                     [this](uint32_t i) {
-                      for (const auto& worker : workers_) clear(worker->vips[i]);
+                      for (const auto& worker : workers_) worker->vips[i].clear();
                     }),
       backend_counters_(settings_.counted_backends, [this](uint32_t i) {
-        for (const auto& worker : workers_) clear(worker->backends[i]);
+        for (const auto& worker : workers_) worker->backends[i].clear();
       }) {
   for (uint32_t i = 0; i < settings_.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(*this, i));

@@ -21,10 +21,10 @@ NamedCount sum_over_workers(std::span<const WorkerState> workers,
   NamedCount sum;
   for (const WorkerState& worker : workers) {
     const FlowCounters& one = (worker.counters->*counters)[index];
-    sum.forwarded.packets += one.forwarded_packets.get();
-    sum.forwarded.bytes += one.forwarded_bytes.get();
-    sum.dropped.packets += one.dropped_packets.get();
-    sum.dropped.bytes += one.dropped_bytes.get();
+    sum.forwarded.packets += one.forwarded.packets.get();
+    sum.forwarded.bytes += one.forwarded.bytes.get();
+    sum.dropped.packets += one.dropped.packets.get();
+    sum.dropped.bytes += one.dropped.bytes.get();
   }
   return sum;
 }

@@ -26,8 +26,10 @@ FlowHash flow_hash_of(const VipRecord& vip) {
 
 VipEntry make_vip(const VipRecord& record, const PoolImage& pool, uint32_t counter) {
   VipEntry entry;
-  entry.slots16 = pool.slots16.empty() ? nullptr : pool.slots16.data();
-  entry.slots32 = pool.slots32.empty() ? nullptr : pool.slots32.data();
+  const bool narrow = pool.slots32.empty();
+  entry.slots = narrow ? reinterpret_cast<const uint8_t*>(pool.slots16.data())
+                       : reinterpret_cast<const uint8_t*>(pool.slots32.data());
+  entry.slot_bytes = narrow ? sizeof(uint16_t) : sizeof(uint32_t);
   entry.backends = pool.ways.at(way_of(record)).data();
   entry.size = static_cast<uint32_t>(std::max(pool.slots16.size(), pool.slots32.size()));
   entry.counter = counter;

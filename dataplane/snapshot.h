@@ -36,9 +36,6 @@ struct PoolImage {
   std::vector<CounterHold> counters;       // null where there is none
 };
 
-inline constexpr uint16_t kNoBackend16 = 0xffff;
-inline constexpr uint32_t kNoBackend32 = 0xffffffff;
-
 class Snapshot {
  public:
   Snapshot(uint64_t generation, uint64_t hash_seed, std::pmr::memory_resource* memory)

@@ -118,6 +118,7 @@ class Classifier {
   Verdict take(const VipEntry& vip) {
     b_.vip[i_] = &vip;
     b_.hash[i_] = hash_tuple(flow_, vip.flow_hash, snapshot_.hash_seed());
+    b_.slot[i_] = slot_address(vip, b_.hash[i_]);
     if (hop_limit(ip_) > 1) return Verdict::kForwarded;
     b_.undeliverable = true;
     return Verdict::kTtlExpired;

@@ -19,15 +19,4 @@ void deliver_otherwise(Burst& b, uint32_t i, PathState& state);
 // of the pseudo-header alone (CHECKSUM_PARTIAL in Linux).
 void complete_checksum(uint8_t* frame, uint32_t length);
 
-// The backend that owns the flow's slot, or null.
-inline const BackendEntry* owner_of(const VipEntry& vip, uint64_t hash) {
-  const uint32_t slot = slot_of(hash, vip.size);
-  if (vip.slots16 != nullptr) {
-    const uint16_t index = vip.slots16[slot];
-    return index == kNoBackend16 ? nullptr : vip.backends + index;
-  }
-  const uint32_t index = vip.slots32[slot];
-  return index == kNoBackend32 ? nullptr : vip.backends + index;
-}
-
 }  // namespace maglev

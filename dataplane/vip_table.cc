@@ -21,8 +21,9 @@ std::array<uint8_t, 16> masked(const uint8_t* address, uint32_t bytes, uint32_t 
 }
 
 // The prefix length is part of a key, except of whole addresses.
-uint64_t length_bits4(uint32_t length) {
-  return length == 32 ? 0 : uint64_t{length} << 56;
+uint64_t key4_of(const uint8_t* address, uint32_t length, uint16_t port_be, uint8_t protocol) {
+  const uint64_t key = VipTable::key4(load<uint32_t>(address) | uint64_t{port_be} << 48, protocol);
+  return length == 32 ? key : key | uint64_t{length} << 40;
 }
 uint64_t length_bits6(uint32_t length) {
   return length == 128 ? 0 : uint64_t{length} << 24;
@@ -76,8 +77,7 @@ void VipTable::build(std::span<const VipRecord> records, std::span<const VipEntr
 void VipTable::insert(const VipRecord& record, uint16_t port_be, uint8_t protocol, uint32_t index) {
   const uint8_t* address = record.address.bytes.data();
   if (record.family == AddressFamily::kIpv4) {
-    const uint64_t key =
-        key4(load<uint32_t>(address), port_be, protocol) | length_bits4(record.prefix_length);
+    const uint64_t key = key4_of(address, record.prefix_length, port_be, protocol);
     size_t b = bucket4(key);
     while (table4_[b].key != 0) b = (b + 1) & (table4_.size() - 1);
     table4_[b] = {key, index};
@@ -120,10 +120,7 @@ uint32_t VipTable::find4_index(uint64_t key) const {
 uint32_t VipTable::find_in_prefix(bool ipv6, const uint8_t* address, uint32_t length,
                                   uint16_t port_be, uint8_t protocol) const {
   const auto prefix = masked(address, ipv6 ? 16 : 4, length);
-  if (!ipv6) {
-    return find4_index(key4(load<uint32_t>(prefix.data()), port_be, protocol) |
-                       length_bits4(length));
-  }
+  if (!ipv6) return find4_index(key4_of(prefix.data(), length, port_be, protocol));
   return find6_index(load<uint64_t>(prefix.data()), load<uint64_t>(prefix.data() + 8),
                      key6(port_be, protocol) | length_bits6(length));
 }

@@ -15,23 +15,43 @@
 #include <vector>
 
 #include "dataplane/outer_header.h"
+#include "dataplane/packet.h"
+#include "tables/flow_hash.h"
 #include "tables/published.h"
 
 namespace maglev {
 
 enum class FlowHash : uint8_t { kFiveTuple, kSource, kAddresses };
 
+// Slots hold indices of backends; these where no backend owns the slot.
+inline constexpr uint16_t kNoBackend16 = 0xffff;
+inline constexpr uint32_t kNoBackend32 = 0xffffffff;
+
 // What a worker needs of a VIP: one cache line.
 struct alignas(64) VipEntry {
-  const uint16_t* slots16 = nullptr;  // of its pool; null where the pool uses slots32
-  const uint32_t* slots32 = nullptr;
+  const uint8_t* slots = nullptr;          // of its pool: words of slot_bytes
   const BackendEntry* backends = nullptr;  // of its pool and encapsulation
   uint32_t size = 0;                       // slots
+  uint32_t slot_bytes = 0;                 // 2 or 4
   uint32_t counter = 0;                    // index into WorkerCounters::vips
   FlowHash flow_hash = FlowHash::kFiveTuple;
   bool cut_too_big = false;  // whatever the packet says
 };
 static_assert(sizeof(VipEntry) == 64);
+
+inline const uint8_t* slot_address(const VipEntry& vip, uint64_t hash) {
+  return vip.slots + size_t{slot_of(hash, vip.size)} * vip.slot_bytes;
+}
+
+// The backend that owns the slot, or null.
+inline const BackendEntry* owner_of(const VipEntry& vip, const uint8_t* slot) {
+  if (vip.slot_bytes == sizeof(uint16_t)) {
+    const auto index = load<uint16_t>(slot);
+    return index == kNoBackend16 ? nullptr : vip.backends + index;
+  }
+  const auto index = load<uint32_t>(slot);
+  return index == kNoBackend32 ? nullptr : vip.backends + index;
+}
 
 // What the VIPs of one prefix do with packets that have no port.
 struct AddressEntry {
@@ -58,29 +78,24 @@ class VipTable {
 
   std::span<const VipEntry> vips() const { return vips_; }
 
-  // Key of an exact IPv4 service: address, port and protocol as they stand in the packet. Never 0.
-  static uint64_t key4(uint32_t address_be, uint16_t port_be, uint8_t protocol) {
-    return address_be | uint64_t{port_be} << 32 | uint64_t{protocol} << 48;
+  // Key of an exact IPv4 service, from the bytes of a plain packet that hold its destination
+  // address, source port and destination port. Never 0.
+  static uint64_t key4(uint64_t destination, uint64_t protocol) {
+    constexpr uint64_t kSourcePort = 0x0000ffff00000000;
+    return (destination & ~kSourcePort) | protocol << 32;
   }
   // Key of an exact IPv6 service beside the address. Never 0.
   static uint64_t key6(uint16_t port_be, uint8_t protocol) {
     return uint64_t{port_be} | uint64_t{protocol} << 16;
   }
 
+  // The VIPs of exactly one IPv4 address and port.
+  class Exact4;
+  Exact4 exact4() const;
   // The VIP of exactly this address, port and protocol, or null.
-  const VipEntry* find4(uint64_t key) const {
-    for (size_t b = bucket4(key);; b = (b + 1) & (table4_.size() - 1)) {
-      if (table4_[b].key == key) return &vips_[table4_[b].index];
-      if (table4_[b].key == 0) return nullptr;
-    }
-  }
   const VipEntry* find6(uint64_t high, uint64_t low, uint64_t key) const {
     const uint32_t index = find6_index(high, low, key);
     return index == kNone ? nullptr : &vips_[index];
-  }
-  void prefetch4(uint64_t key) const { __builtin_prefetch(&table4_[bucket4(key)]); }
-  void prefetch6(uint64_t high, uint64_t low, uint64_t key) const {
-    __builtin_prefetch(&table6_[bucket6(high, low, key)]);
   }
 
   // The whole rule. The address has 4 or 16 bytes.
@@ -103,7 +118,10 @@ class VipTable {
   };
 
   // Fibonacci hashing: the upper bits of the product are well mixed.
-  size_t bucket4(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift4_; }
+  static size_t bucket4(uint64_t key, uint32_t shift) {
+    return (key * 0x9e3779b97f4a7c15u) >> shift;
+  }
+  size_t bucket4(uint64_t key) const { return bucket4(key, shift4_); }
   size_t bucket6(uint64_t high, uint64_t low, uint64_t key) const {
     const uint64_t mixed = high * 0xc2b2ae3d27d4eb4fu ^ (low + key) * 0x165667b19e3779f9u;
     return (mixed * 0x9e3779b97f4a7c15u) >> shift6_;
@@ -135,5 +153,34 @@ class VipTable {
   uint32_t length_count4_ = 0;
   uint32_t length_count6_ = 0;
 };
+
+// By value, so that a loop keeps it in registers.
+class VipTable::Exact4 {
+ public:
+  // Null where no VIP has this key.
+  const VipEntry* find(uint64_t key) const {
+    for (size_t b = bucket4(key, shift_);; b = (b + 1) & mask_) {
+      if (buckets_[b].key == key) return vips_ + buckets_[b].index;
+      if (buckets_[b].key == 0) return nullptr;
+    }
+  }
+
+ private:
+  friend class VipTable;
+  explicit Exact4(const VipTable& table)
+      : buckets_(table.table4_.data()),
+        vips_(table.vips_.data()),
+        mask_(table.table4_.size() - 1),
+        shift_(table.shift4_) {}
+
+  const Bucket4* buckets_;
+  const VipEntry* vips_;
+  size_t mask_;
+  uint32_t shift_;
+};
+
+inline VipTable::Exact4 VipTable::exact4() const {
+  return Exact4(*this);
+}
 
 }  // namespace maglev

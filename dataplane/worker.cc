@@ -28,7 +28,10 @@ OutFrame allocate_frame(void* pool, uint32_t room) {
 void describe(rte_mbuf* const* buffers, uint32_t count, Burst& burst) {
   burst.count = count;
   for (uint32_t i = 0; i < count; ++i) {
-    burst.frame[i] = rte_pktmbuf_mtod(buffers[i], uint8_t*);
+    uint8_t* const frame = rte_pktmbuf_mtod(buffers[i], uint8_t*);
+    __builtin_prefetch(frame);
+    __builtin_prefetch(frame - kEthernetHeaderLength, 1);  // no device wrote there
+    burst.frame[i] = frame;
     burst.length[i] = rte_pktmbuf_pkt_len(buffers[i]);
     const bool whole = rte_pktmbuf_is_contiguous(buffers[i]) &&
                        rte_pktmbuf_headroom(buffers[i]) >= kRequiredHeadroom;
@@ -74,9 +77,10 @@ uint64_t Worker::now_ns() const {
 
 // Sends runs of neighbours with one way out; frees what was dropped or found no room.
 void Worker::transmit() {
+  const uint32_t count = burst_.count;
   uint32_t free_count = 0;
   rte_mbuf* to_free[kMaxBurst];
-  for (uint32_t i = 0; i < burst_.count;) {
+  for (uint32_t i = 0; i < count;) {
     if (burst_.verdict[i] != Verdict::kForwarded) {
       if (burst_.verdict[i] < Verdict::kCount) to_free[free_count++] = buffers()[i];
       ++i;
@@ -84,11 +88,10 @@ void Worker::transmit() {
     }
     const uint32_t first = i;
     const uint16_t port = burst_.out_port[first];
-    for (;
-         i < burst_.count && burst_.verdict[i] == Verdict::kForwarded && burst_.out_port[i] == port;
-         ++i) {
+    do {
       take_over_frame(buffers()[i], burst_.frame[i], burst_.length[i]);
-    }
+      ++i;
+    } while (i < count && burst_.verdict[i] == Verdict::kForwarded && burst_.out_port[i] == port);
     const uint32_t sent =
         send(transmit_queues_[port], buffers() + first, static_cast<uint16_t>(i - first));
     for (uint32_t unsent = first + sent; unsent < i; ++unsent) {

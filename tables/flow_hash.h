@@ -69,13 +69,25 @@ inline uint64_t mix(uint64_t low, uint64_t high, uint32_t secret_offset, uint64_
 
 }  // namespace flow_hash
 
-// first: bytes 0 to 7 of FlowKey4; last: bytes 5 to 12; little endian.
-inline uint64_t hash_flow4(uint64_t first, uint64_t last, uint64_t seed) {
-  using flow_hash::secret;
-  const uint64_t low = first ^ ((secret(24) ^ secret(32)) + seed);
-  const uint64_t high = last ^ ((secret(40) ^ secret(48)) - seed);
-  return XXH3_avalanche(sizeof(FlowKey4) + XXH_swap64(low) + high + XXH3_mul128_fold64(low, high));
-}
+// For IPv4, with what depends on the seed alone made once.
+struct FlowHash4 {
+  explicit FlowHash4(uint64_t of_seed)
+      : seed(of_seed),
+        low_secret((flow_hash::secret(24) ^ flow_hash::secret(32)) + of_seed),
+        high_secret((flow_hash::secret(40) ^ flow_hash::secret(48)) - of_seed) {}
+
+  // first: bytes 0 to 7 of FlowKey4; last: bytes 5 to 12; little endian.
+  uint64_t operator()(uint64_t first, uint64_t last) const {
+    const uint64_t low = first ^ low_secret;
+    const uint64_t high = last ^ high_secret;
+    return XXH3_avalanche(sizeof(FlowKey4) + XXH_swap64(low) + high +
+                          XXH3_mul128_fold64(low, high));
+  }
+
+  uint64_t seed;
+  uint64_t low_secret;
+  uint64_t high_secret;
+};
 
 // addresses: the first 36 bytes of FlowKey6, that is both addresses and both ports.
 inline uint64_t hash_flow6(const uint8_t* addresses, uint8_t protocol, uint64_t seed) {

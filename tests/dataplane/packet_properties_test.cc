@@ -161,7 +161,7 @@ TEST(FlowHashWords, EqualTheHashOfTheKeyAsBytes) {
     uint8_t bytes[44];
     for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
     const uint64_t seed = random();
-    EXPECT_EQ(hash_flow4(load<uint64_t>(bytes), load<uint64_t>(bytes + 5), seed),
+    EXPECT_EQ(FlowHash4(seed)(load<uint64_t>(bytes), load<uint64_t>(bytes + 5)),
               hash_flow(load<FlowKey4>(bytes), seed));
     FlowKey6 key = load<FlowKey6>(bytes);
     const uint8_t protocol = bytes[43];

@@ -352,8 +352,8 @@ void Lab::check_sums(const Worker& worker) const {
   const uint64_t forwarded =
       worker.counters.verdicts[static_cast<uint32_t>(Verdict::kForwarded)].get();
   uint64_t of_vips = 0, of_backends = 0;
-  for (const FlowCounters& flow : worker.vips) of_vips += flow.forwarded_packets.get();
-  for (const FlowCounters& flow : worker.backends) of_backends += flow.forwarded_packets.get();
+  for (const FlowCounters& flow : worker.vips) of_vips += flow.forwarded.packets.get();
+  for (const FlowCounters& flow : worker.backends) of_backends += flow.forwarded.packets.get();
   require(of_vips == forwarded, "the VIPs' packets are not all that were forwarded");
   require(of_backends == forwarded, "the backends' packets are not all that were forwarded");
 }
