@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "tests/dataplane/fixture.h"
 
 namespace maglev {
@@ -87,18 +89,23 @@ TEST_F(Pipeline, AnEmptyBurstCountsNothing) {
   EXPECT_EQ(read_totals(bed_.counters).received_packets, 0u);
 }
 
-TEST_F(Pipeline, ManyVipsAreEachFound) {
+TEST_F(Pipeline, TenThousandVipsAreEachFound) {
+  constexpr uint32_t kVips = 10000;
+  bed_.vip_counters = CounterRegistry(kVips, [](uint32_t) {});
+  std::vector<FlowCounters> flows(kVips);
+  bed_.counters.vips = flows.data();
   std::vector<RootVip> many;
-  for (int i = 0; i < 50; ++i) {
-    many.push_back(make_vip("v" + std::to_string(i), "198.51.100." + std::to_string(i + 1),
-                            static_cast<uint16_t>(1000 + i)));
+  const auto address_of = [](uint32_t i) { return fmt::format("198.18.{}.{}", i / 250, i % 250); };
+  for (uint32_t i = 0; i < kVips; ++i) {
+    many.push_back(make_vip(fmt::format("v{}", i), address_of(i), static_cast<uint16_t>(1000 + i)));
   }
   snapshot_ = bed_.adopt(make_tree(2, 5, 251, many));
-  for (uint32_t i = 0; i < many.size(); ++i) {
-    const PacketSpec spec{.destination = "198.51.100." + std::to_string(i + 1),
+  for (uint32_t i = 0; i < kVips; ++i) {
+    const PacketSpec spec{.source = "198.19.0.1",
+                          .destination = address_of(i),
                           .destination_port = static_cast<uint16_t>(1000 + i)};
     ASSERT_EQ(one(spec), Verdict::kForwarded);
-    EXPECT_EQ(runner_.burst().vip[0], &snapshot_->vips()[i]);
+    ASSERT_EQ(runner_.burst().vip[0], &snapshot_->vips()[i]);
   }
 }
 
