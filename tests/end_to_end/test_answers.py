@@ -115,7 +115,8 @@ def test_a_flood_of_pings_is_answered_at_a_limited_rate(lab, family):
     assert account.received == sent == 200
     assert account.verdicts == {"echo_answered": received, "echo_limited": sent - received}
     assert account.events == {"sent_echo_reply": received}
-    assert 0 < received <= BURST + seconds * ANSWERS_PER_SECOND + 1
+    # ping and the load balancer time it differently.
+    assert 0 < received <= BURST + 1.1 * seconds * ANSWERS_PER_SECOND + 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
