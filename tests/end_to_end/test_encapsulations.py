@@ -8,7 +8,7 @@ import expected
 import netns
 import pytest
 import services
-from accounts import Account, settled_stats
+from accounts import Account
 from capture import (BAD_CHECKSUM, GOOD_CHECKSUM, NO_CHECKSUM, Capture, dissect,
                      write_packets)
 from dual_stack import FAMILIES, DualStack, of_family, vip_address
@@ -81,9 +81,8 @@ def split(frame):
 @pytest.fixture(scope="module")
 def traffic(lab):
     """By kind. tshark takes long to start, so all kinds go into one capture."""
-    with Account(lab) as account, Capture(lab, "lan0-lb", FILTER) as capture:
+    with Capture(lab, "lan0-lb", FILTER) as capture, Account(lab) as account:
         by_kind = {kind: send_requests(lab, kind) for kind in KINDS}
-        settled_stats(lab)  # the ends of the last connections
     assert account.verdicts == {"forwarded": account.received}
     for kind, one in by_kind.items():
         one.forwarded = account.forwarded("vips")[name_of(kind)]

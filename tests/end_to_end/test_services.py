@@ -165,7 +165,7 @@ def test_tagged_frames_leave_with_one_tag(lab, tags, family):
     packet = tagged_datagram(family, 25000)
     client = services.question(lab, family, vip_address(family, BOTH), 80, 25000,
                                of_family(family, CLIENT_ADDRESSES[0]))
-    with Account(lab) as account, Capture(lab, "lan0-lb", "vlan") as capture, client:
+    with Capture(lab, "lan0-lb", "vlan") as capture, Account(lab) as account, client:
         with Wire(lab) as wire:
             wire.send(packet, came)
         if tags == "priority tag":  # no VLAN: the server takes it
