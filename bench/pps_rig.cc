@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 constexpr uint64_t kHashSeed = 0x9e3779b97f4a7c15;
 constexpr uint16_t kOutPort = 1;
 constexpr uint64_t kTableSize = 65537;
+constexpr uint16_t kGuePort = 6080;
 constexpr uint8_t kTcpSyn = 0x02;
 constexpr uint8_t kTcpAck = 0x10;
 
@@ -41,7 +43,13 @@ struct Options {
   uint32_t backends = 10;                   // of each VIP, in a pool of its own
   std::vector<uint32_t> ip_lengths = {46};  // of the packets in turn; 46: 64 bytes on the wire
   bool syn = false;
+  bool ipv6 = false;  // packets, and the way to the backends
+  Encapsulation encapsulation = Encapsulation::kIpInIp;
 };
+
+const std::map<std::string, Encapsulation> kEncapsulations = {{"ipip", Encapsulation::kIpInIp},
+                                                              {"gre", Encapsulation::kGre},
+                                                              {"gue", Encapsulation::kGueVariant0}};
 
 void write_file(const fs::path& path, const Image& image) {
   fs::create_directories(path.parent_path());
@@ -59,20 +67,23 @@ T value_of(std::expected<T, std::string> result) {
 
 // --- what is published -----------------------------------------------------------------------
 
-std::string vip_address(uint32_t vip) {
-  return fmt::format("203.0.113.{}", vip % 250 + 1);
+std::string vip_address(const Options& options, uint32_t vip) {
+  return fmt::format("{}{}", options.ipv6 ? "2001:db8:100::" : "203.0.113.", vip % 250 + 1);
 }
 
 uint16_t vip_port(uint32_t vip) {
   return static_cast<uint16_t>(80 + vip / 250);
 }
 
+std::string backend_address(const Options& options, uint32_t n) {
+  return options.ipv6 ? fmt::format("2001:db8:2::{:x}:{:x}", n >> 16, n & 0xffff)
+                      : fmt::format("198.{}.{}.{}", 18 + (n >> 16 & 1), n >> 8 & 255, n & 255);
+}
+
 // Backend number n of all, of whatever pool.
-PoolBackend numbered_backend(uint32_t pool, uint32_t index, uint32_t n) {
-  PoolBackend backend{
-      fmt::format("p{}-b{}", pool, index),
-      resolved_backend(fmt::format("198.{}.{}.{}", 18 + (n >> 16 & 1), n >> 8 & 255, n & 255), 0,
-                       kOutPort)};
+PoolBackend numbered_backend(const Options& options, uint32_t pool, uint32_t index, uint32_t n) {
+  PoolBackend backend{fmt::format("p{}-b{}", pool, index),
+                      resolved_backend(backend_address(options, n), 0, kOutPort)};
   for (uint32_t i = 0; i < 3; ++i) {
     backend.record.next_hop_mac[3 + i] = static_cast<uint8_t>(n >> (16 - 8 * i));
   }
@@ -81,12 +92,13 @@ PoolBackend numbered_backend(uint32_t pool, uint32_t index, uint32_t n) {
 
 Json describe(const PoolBackend& backend) {
   const BackendRecord& record = backend.record;
+  const size_t address_bytes = record.family == AddressFamily::kIpv6 ? 16 : 4;
   const auto hex = [](std::span<const uint8_t> bytes) {
     return fmt::format("{:02x}", fmt::join(bytes, ""));
   };
   return {{"name", backend.name},
-          {"address", hex(std::span(record.address.bytes).first(4))},
-          {"outer_source", hex(std::span(record.outer_source.bytes).first(4))},
+          {"address", hex(std::span(record.address.bytes).first(address_bytes))},
+          {"outer_source", hex(std::span(record.outer_source.bytes).first(address_bytes))},
           {"mac", hex(record.next_hop_mac)}};
 }
 
@@ -96,7 +108,7 @@ Checksum publish_pool(const Options& options, uint32_t number, Json& pools) {
   std::vector<WeightedName> names;
   Json described = Json::array();
   for (uint32_t i = 0; i < options.backends; ++i) {
-    backends.push_back(numbered_backend(number, i, number * options.backends + i));
+    backends.push_back(numbered_backend(options, number, i, number * options.backends + i));
     names.push_back({backends.back().name, 1});
     described.push_back(describe(backends.back()));
   }
@@ -117,6 +129,12 @@ Checksum publish_pool(const Options& options, uint32_t number, Json& pools) {
   return pool_name;
 }
 
+std::string name_of(Encapsulation encapsulation) {
+  return std::ranges::find(kEncapsulations, encapsulation,
+                           &std::pair<const std::string, Encapsulation>::second)
+      ->first;
+}
+
 void publish(const Options& options) {
   Json described = {{"hash_seed", kHashSeed}, {"table_size", kTableSize}};
   described["pools"] = Json::array();
@@ -125,10 +143,16 @@ void publish(const Options& options) {
   std::vector<RootVip> vips;
   for (uint32_t v = 0; v < options.vips; ++v) {
     pools[v] = publish_pool(options, v, described["pools"]);
-    vips.push_back(
-        make_vip(fmt::format("vip{}", v), vip_address(v), vip_port(v), VipProtocol::kTcp, v));
-    described["vips"].push_back(
-        {{"address", vip_address(v)}, {"port", vip_port(v)}, {"encapsulation", "ipip"}});
+    vips.push_back(make_vip(fmt::format("vip{}", v), vip_address(options, v), vip_port(v),
+                            VipProtocol::kTcp, v));
+    vips.back().record.encapsulation = options.encapsulation;
+    if (options.encapsulation == Encapsulation::kGueVariant0) {
+      vips.back().record.gue_port = kGuePort;
+    }
+    described["vips"].push_back({{"address", vip_address(options, v)},
+                                 {"port", vip_port(v)},
+                                 {"encapsulation", name_of(options.encapsulation)},
+                                 {"gue_port", kGuePort}});
   }
   write_file(options.directory / kRootFileName, build_root_file(1, kHashSeed, pools, vips));
   std::ofstream(options.directory / "rig.json") << described.dump(1);
@@ -136,33 +160,47 @@ void publish(const Options& options) {
 
 // --- what is sent ----------------------------------------------------------------------------
 
-// Of a TCP segment behind an IPv4 header without options.
-uint16_t tcp_checksum(const uint8_t* ip, uint32_t tcp_length) {
-  Bytes covered(ip + kIpv4SourceOffset, ip + kIpv4HeaderLength);
-  covered.insert(covered.end(), {0, kProtocolTcp, static_cast<uint8_t>(tcp_length >> 8),
-                                 static_cast<uint8_t>(tcp_length)});
-  covered.insert(covered.end(), ip + kIpv4HeaderLength, ip + kIpv4HeaderLength + tcp_length);
-  if (covered.size() % 2 != 0) covered.push_back(0);
-  return static_cast<uint16_t>(~sum_words(covered.data(), static_cast<uint32_t>(covered.size())));
+// The frame with an IPv6 header in place of its IPv4 header; addresses keep their low bits.
+Bytes as_ipv6(const Options& options, const Bytes& frame, uint32_t vip) {
+  const uint8_t* const ip4 = frame.data() + kEthernetHeaderLength;
+  const uint32_t payload = load_be16(ip4 + kIpv4TotalLengthOffset) - kIpv4HeaderLength;
+  Bytes result(kEthernetHeaderLength + kIpv6HeaderLength);
+  std::copy_n(frame.data(), kEthernetHeaderLength, result.data());
+  store_be16(result.data() + kEtherTypeOffset, kEtherTypeIpv6);
+  uint8_t* const ip = result.data() + kEthernetHeaderLength;
+  ip[0] = 0x60;
+  store_be16(ip + kIpv6PayloadLengthOffset, static_cast<uint16_t>(payload));
+  ip[kIpv6NextHeaderOffset] = kProtocolTcp;
+  ip[kIpv6HopLimitOffset] = 64;
+  std::ranges::copy(address("2001:db8:c::").bytes, ip + kIpv6SourceOffset);
+  std::copy_n(ip4 + kIpv4SourceOffset, 4, ip + kIpv6SourceOffset + 12);
+  std::ranges::copy(address(vip_address(options, vip)).bytes, ip + kIpv6DestinationOffset);
+  result.insert(result.end(), ip4 + kIpv4HeaderLength, ip4 + kIpv4HeaderLength + payload);
+  return result;
 }
 
 Bytes flow_frame(const Options& options, uint32_t number) {
   const NumberedFlow flow(number);
   const uint32_t source = kFlowNetwork + flow.address_bits;
   const uint32_t vip = number % options.vips;
+  const uint32_t ip_header = options.ipv6 ? kIpv6HeaderLength : kIpv4HeaderLength;
   const uint32_t ip_length = options.ip_lengths[number % options.ip_lengths.size()];
   Bytes frame = make_frame({.source = fmt::format("{}.{}.{}.{}", source >> 24, source >> 16 & 255,
                                                   source >> 8 & 255, source & 255),
-                            .destination = vip_address(vip),
+                            .destination = options.ipv6 ? "203.0.113.1" : vip_address(options, vip),
                             .source_port = flow.source_port,
                             .destination_port = vip_port(vip),
-                            .payload_bytes = ip_length - kIpv4HeaderLength - kTcpHeaderLength});
+                            .payload_bytes = ip_length - ip_header - kTcpHeaderLength});
+  if (options.ipv6) frame = as_ipv6(options, frame, vip);
+  const uint32_t tcp_length = ip_length - ip_header;
   uint8_t* const ip = frame.data() + kEthernetHeaderLength;
-  uint8_t* const tcp = ip + kIpv4HeaderLength;
+  uint8_t* const tcp = ip + ip_header;
   tcp[12] = kTcpHeaderLength / 4 << 4;
   tcp[13] = options.syn ? kTcpSyn : kTcpAck;
-  store_be16(tcp + 16, 0);
-  store_be16(tcp + 16, tcp_checksum(ip, ip_length - kIpv4HeaderLength));
+  store_be16(tcp + kTcpChecksumOffset, 0);
+  const uint64_t sum =
+      uint64_t{pseudo_header_sum(ip, kProtocolTcp, tcp_length)} + sum_words(tcp, tcp_length);
+  store_be16(tcp + kTcpChecksumOffset, static_cast<uint16_t>(~fold_checksum(sum)));
   return frame;
 }
 
@@ -206,6 +244,9 @@ int run(int argc, char** argv) {
   make->add_option("--ip-lengths", options.ip_lengths, "bytes, in turn")
       ->check(CLI::Range(40, 1500))
       ->delimiter(',');
+  make->add_flag("--ipv6", options.ipv6, "IPv6 packets, to backends by IPv6");
+  make->add_option("--encapsulation", options.encapsulation)
+      ->transform(CLI::CheckedTransformer(kEncapsulations));
   make->add_flag("--syn", options.syn, "TCP SYN rather than ACK");
   CLI::App* const count = app.add_subcommand("count", "what the dataplane has counted");
   count->add_option("DIRECTORY", options.directory)->required();

@@ -38,6 +38,8 @@ class Case:
     vips: int = 1
     ip_lengths: tuple = (46,)  # of the packets, in turn; 46 bytes: a frame of 64
     new_flows: bool = False
+    ipv6: bool = False  # packets, and the way to the backends
+    encapsulation: str = "ipip"  # or gre, gue
 
     @property
     def buffers(self):
@@ -109,7 +111,8 @@ class Rig:
         self.run(self.built("bench/pps_rig"), "make", directory, "--flows", str(case.flows),
                  "--vips", str(case.vips), "--backends", str(case.backends),
                  "--ip-lengths", ",".join(map(str, case.ip_lengths)),
-                 *["--syn"] * case.new_flows)
+                 "--encapsulation", case.encapsulation, *["--syn"] * case.new_flows,
+                 *["--ipv6"] * case.ipv6)
 
     def built(self, path):
         return self.options.build / path

@@ -1,20 +1,27 @@
 """The plain twin of the packet path, for the benches: what each frame must become.
 
-Worked out one packet at a time from the rules (tests/golden, RFC 2003, RFC 6040), with the tests'
+Worked out one packet at a time from the rules (tests/golden; RFC 2003, RFC 2473, RFC 2784,
+draft-ietf-intarea-gue-09, RFC 6040, RFC 6438, RFC 6935), with the tests'
 independent computation of tables and flow hash; no code is shared with the product."""
 
 import concurrent.futures
+import ipaddress
 import json
 import pathlib
-import socket
 import struct
 import sys
+
+import xxhash
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/end_to_end"))
 import reference  # noqa: E402
 
 ETHERNET = 14
-IP_IN_IP = 4
+TCP = 6
+UDP = 17
+GRE = 47
+INNER_PROTOCOL = {4: 4, 6: 41}  # of a packet of that version in another
+ETHERTYPE = {4: 0x0800, 6: 0x86dd}
 COMPARED_POOLS = 1000  # of more, evenly chosen ones: their tables take long to work out
 
 
@@ -60,8 +67,10 @@ class Twin:
     def __init__(self, description):
         self.seed = description["hash_seed"]
         self.size = description["table_size"]
-        self.vips = {(socket.inet_aton(vip["address"]), vip["port"]): number
+        self.vips = {(ipaddress.ip_address(vip["address"]).packed, vip["port"]): number
                      for number, vip in enumerate(description["vips"])}
+        self.encapsulation = description["vips"][0]["encapsulation"]
+        self.gue_port = description["vips"][0]["gue_port"]
         self.backends = {number: {backend["name"]: {key: bytes.fromhex(backend[key])
                                                     for key in ("address", "outer_source", "mac")}
                                   for backend in pool}
@@ -75,21 +84,73 @@ class Twin:
     def expected(self, frame):
         """The frame to send, without its source MAC address: what is before and what is behind it;
         None where its pool is not compared."""
-        length, = struct.unpack_from("!H", frame, ETHERNET + 2)
-        ip = frame[ETHERNET:ETHERNET + length]
-        source, destination = ip[12:16], ip[16:20]
-        source_port, destination_port = struct.unpack_from("!HH", ip, (ip[0] & 15) * 4)
-        pool = self.vips[destination, destination_port]
+        packet = Packet(frame)
+        pool = self.vips[packet.destination, packet.destination_port]
         if pool not in self.backends:
             return None
-        slot = reference.flow_slot(self.seed, self.size, ip[9], socket.inet_ntoa(source),
-                                   source_port, socket.inet_ntoa(destination), destination_port)
-        backend = self.backends[pool][self.tables[pool][slot]]
-        inner = with_checksum(ip[:8] + bytes([ip[8] - 1]) + ip[9:20]) + ip[20:]
-        outer = with_checksum(struct.pack("!BBHHHBBH4s4s", 0x45, ip[1], length + 20, 0, 0x4000, 64,
-                                          IP_IN_IP, 0, backend["outer_source"],
-                                          backend["address"]))
-        return backend["mac"], frame[12:14] + outer + inner
+        key = (packet.source + packet.destination
+               + struct.pack("!HHB", packet.source_port, packet.destination_port, TCP))
+        flow_hash = xxhash.xxh3_64_intdigest(key, self.seed)
+        backend = self.backends[pool][self.tables[pool][reference.slot_of(flow_hash, self.size)]]
+        payload = self.tunnelled(packet, backend, flow_hash)
+        return backend["mac"], frame[12:14] + outer_header(packet, backend, payload, flow_hash)
+
+    def tunnelled(self, packet, backend, flow_hash):
+        """The protocol behind the outer IP header, and all that follows."""
+        inner = packet.one_hop_further()
+        if self.encapsulation == "ipip":
+            return INNER_PROTOCOL[packet.version], inner
+        if self.encapsulation == "gre":
+            return GRE, struct.pack("!HH", 0, ETHERTYPE[packet.version]) + inner
+        gue = struct.pack("!BBH", 0, INNER_PROTOCOL[packet.version], 0) + inner
+        length = len(gue) + 8
+        ports = struct.pack("!HH", 0xc000 | entropy(flow_hash) >> 18, self.gue_port)
+        total = 0
+        if packet.version == 6:
+            pseudo = backend["outer_source"] + backend["address"] + struct.pack("!II", length, UDP)
+            datagram = ports + struct.pack("!HH", length, 0) + gue
+            total = checksum(pseudo + datagram + bytes(length % 2)) or 0xffff
+        return UDP, ports + struct.pack("!HH", length, total) + gue
+
+
+class Packet:
+    """An IP packet without options or extension headers, as it stands in its frame."""
+
+    def __init__(self, frame):
+        self.version = frame[ETHERNET] >> 4
+        if self.version == 4:
+            length, = struct.unpack_from("!H", frame, ETHERNET + 2)
+            header, addresses, size = 20, 12, 4
+        else:
+            length = 40 + struct.unpack_from("!H", frame, ETHERNET + 4)[0]
+            header, addresses, size = 40, 8, 16
+        self.bytes = frame[ETHERNET:ETHERNET + length]
+        self.source = self.bytes[addresses:addresses + size]
+        self.destination = self.bytes[addresses + size:addresses + 2 * size]
+        self.source_port, self.destination_port = struct.unpack_from("!HH", self.bytes, header)
+
+    def one_hop_further(self):
+        if self.version == 6:
+            return self.bytes[:7] + bytes([self.bytes[7] - 1]) + self.bytes[8:]
+        header = self.bytes[:8] + bytes([self.bytes[8] - 1]) + self.bytes[9:20]
+        return with_checksum(header) + self.bytes[20:]
+
+
+def entropy(flow_hash):
+    """Bits for what differs per flow: the upper half of the hash times the golden ratio."""
+    return (flow_hash * 0x9e3779b97f4a7c15 & (1 << 64) - 1) >> 32
+
+
+def outer_header(packet, backend, payload, flow_hash):
+    """The outer packet: its header, and the payload behind it."""
+    protocol, content = payload
+    if packet.version == 6:
+        label = struct.unpack_from("!I", packet.bytes)[0] & 0x0ff00000 | entropy(flow_hash) >> 12
+        return struct.pack("!IHBB", 6 << 28 | label, len(content), protocol, 64) \
+            + backend["outer_source"] + backend["address"] + content
+    return with_checksum(struct.pack(
+        "!BBHHHBBH4s4s", 0x45, packet.bytes[1], len(content) + 20, 0, 0x4000, 64, protocol, 0,
+        backend["outer_source"], backend["address"])) + content
 
 
 def new_flow(frame, number):
@@ -100,7 +161,7 @@ def new_flow(frame, number):
     tcp = struct.pack("!H", 0x8000 | mixed & 0x7fff) + frame[ETHERNET + 22:]
     length, = struct.unpack_from("!H", ip, 2)
     segment = tcp[:16] + b"\0\0" + tcp[18:length - 20]
-    covered = ip[12:20] + struct.pack("!BBH", 0, 6, len(segment)) + segment
+    covered = ip[12:20] + struct.pack("!BBH", 0, TCP, len(segment)) + segment
     total = checksum(covered + bytes(len(covered) % 2))
     return frame[:ETHERNET] + ip + tcp[:16] + struct.pack("!H", total) + tcp[18:]
 

@@ -122,14 +122,15 @@ inline uint64_t hash_of(const VipEntry& vip, const Plain4& packet, const FlowHas
   return flow_hash(packet.addresses, last);
 }
 
-inline uint64_t hash_of(const VipEntry& vip, const uint8_t* ip6, uint64_t seed) {
-  if (vip.flow_hash == FlowHash::kFiveTuple) {
-    return hash_flow6(ip6 + kIpv6SourceOffset, ip6[kIpv6NextHeaderOffset], seed);
+inline uint64_t hash_of(const VipEntry& vip, const uint8_t* ip6, const FlowHash6& flow_hash,
+                        uint64_t seed) {
+  if (vip.flow_hash == FlowHash::kFiveTuple) [[likely]] {
+    return flow_hash(ip6 + kIpv6SourceOffset, ip6[kIpv6NextHeaderOffset]);
   }
   FlowKey6 key{};
   std::memcpy(key.source, ip6 + kIpv6SourceOffset, 32);
   key.protocol = ip6[kIpv6NextHeaderOffset];
-  return vip.flow_hash == FlowHash::kSource ? hash_source(key, seed) : hash_flow(key, seed);
+  return vip.flow_hash == FlowHash::kSource ? hash_source(key, seed) : maglev::hash_flow(key, seed);
 }
 
 inline void set_flow(Burst& b, uint32_t i, const VipEntry* vip, uint64_t hash) {
@@ -156,7 +157,8 @@ inline bool classify_plain4(Burst& b, uint32_t i, const Snapshot& snapshot,
   return true;
 }
 
-inline bool classify_plain6(Burst& b, uint32_t i, const Snapshot& snapshot) {
+inline bool classify_plain6(Burst& b, uint32_t i, const Snapshot& snapshot,
+                            const FlowHash6& flow_hash) {
   const uint8_t* ip = b.frame[i] + kEthernetHeaderLength;
   if (b.length[i] < kPlain6Length || !parse_plain6(b.frame[i], b.length[i], b.packet_length[i])) {
     return false;
@@ -170,19 +172,22 @@ inline bool classify_plain6(Burst& b, uint32_t i, const Snapshot& snapshot) {
     vip = find_by_rule(b, i, snapshot);
     if (vip == nullptr) return true;
   }
-  set_flow(b, i, vip, hash_of(*vip, ip, snapshot.hash_seed()));
+  set_flow(b, i, vip, hash_of(*vip, ip, flow_hash, snapshot.hash_seed()));
   return true;
 }
 
 inline void classify(Burst& b, const Snapshot& snapshot, PathState& state) {
   const VipTable::Exact4 exact = snapshot.vip_table().exact4();
-  const FlowHash4 flow_hash(snapshot.hash_seed());
+  const FlowHash4 flow_hash4(snapshot.hash_seed());
+  const FlowHash6 flow_hash6(snapshot.hash_seed());
   const uint32_t count = b.count;
   uint32_t uncommon = 0;
   for (uint32_t i = 0; i < count; ++i) {
     if (b.verdict[i] != Verdict::kForwarded) continue;
-    if (b.length[i] >= kPlain4Length && classify_plain4(b, i, snapshot, exact, flow_hash)) continue;
-    if (!classify_plain6(b, i, snapshot)) b.uncommon[uncommon++] = static_cast<uint16_t>(i);
+    if (b.length[i] >= kPlain4Length && classify_plain4(b, i, snapshot, exact, flow_hash4))
+      continue;
+    if (!classify_plain6(b, i, snapshot, flow_hash6))
+      b.uncommon[uncommon++] = static_cast<uint16_t>(i);
   }
   b.uncommon_count = uncommon;
   for (uint32_t n = 0; n < uncommon; ++n) {
@@ -287,17 +292,21 @@ inline Counter& counter_of_source(BurstSource source, WorkerCounters& counters) 
   return counters.received_packets;
 }
 
-}  // namespace pipeline
-
-// From frames as received to frames to send. snapshot is null before the first publication. The
-// outbox of the state holds frames to send besides.
-inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) {
+inline void begin(Burst& b) {
   std::copy_n(b.length, b.count, b.received_length);
   std::fill_n(b.vip, b.count, nullptr);
   std::fill_n(b.backend, b.count, nullptr);
   std::fill_n(b.tag, b.count, kNoTag);
   b.uncommon_count = 0;
   b.undeliverable = false;
+}
+
+}  // namespace pipeline
+
+// From frames as received to frames to send. snapshot is null before the first publication. The
+// outbox of the state holds frames to send besides.
+inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) {
+  pipeline::begin(b);
   if (snapshot == nullptr) {
     std::replace(b.verdict, b.verdict + b.count, Verdict::kForwarded, Verdict::kNoTables);
     return;

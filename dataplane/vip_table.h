@@ -123,8 +123,8 @@ class VipTable {
   }
   size_t bucket4(uint64_t key) const { return bucket4(key, shift4_); }
   size_t bucket6(uint64_t high, uint64_t low, uint64_t key) const {
-    const uint64_t mixed = high * 0xc2b2ae3d27d4eb4fu ^ (low + key) * 0x165667b19e3779f9u;
-    return (mixed * 0x9e3779b97f4a7c15u) >> shift6_;
+    const uint64_t mixed = high * 0xc2b2ae3d27d4eb4fu ^ (low + (key << 32));
+    return ((mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15u) >> shift6_;
   }
   uint32_t find4_index(uint64_t key) const;
   uint32_t find6_index(uint64_t high, uint64_t low, uint64_t key) const {

@@ -62,10 +62,6 @@ namespace flow_hash {
 inline uint64_t secret(uint32_t offset) {
   return XXH_readLE64(XXH3_kSecret + offset);
 }
-inline uint64_t mix(uint64_t low, uint64_t high, uint32_t secret_offset, uint64_t seed) {
-  return XXH3_mul128_fold64(low ^ (secret(secret_offset) + seed),
-                            high ^ (secret(secret_offset + 8) - seed));
-}
 
 }  // namespace flow_hash
 
@@ -89,15 +85,27 @@ struct FlowHash4 {
   uint64_t high_secret;
 };
 
-// addresses: the first 36 bytes of FlowKey6, that is both addresses and both ports.
-inline uint64_t hash_flow6(const uint8_t* addresses, uint8_t protocol, uint64_t seed) {
-  const auto at = [addresses](uint32_t offset) { return XXH_readLE64(addresses + offset); };
-  const uint64_t last = at(28) >> 8 | uint64_t{protocol} << 56;  // bytes 29 to 36
-  uint64_t sum = sizeof(FlowKey6) * XXH_PRIME64_1;
-  sum += flow_hash::mix(at(16), at(24), 32, seed) + flow_hash::mix(at(5), at(13), 48, seed);
-  sum += flow_hash::mix(at(0), at(8), 0, seed) + flow_hash::mix(at(21), last, 16, seed);
-  return XXH3_avalanche(sum);
-}
+// For IPv6 likewise.
+struct FlowHash6 {
+  explicit FlowHash6(uint64_t seed) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      secrets[i] = flow_hash::secret(8 * i) + (i % 2 == 0 ? seed : -seed);
+    }
+  }
+
+  // addresses: the first 36 bytes of FlowKey6, that is both addresses and both ports.
+  uint64_t operator()(const uint8_t* addresses, uint8_t protocol) const {
+    const auto at = [addresses](uint32_t offset) { return XXH_readLE64(addresses + offset); };
+    const auto mix = [this](uint32_t pair, uint64_t low, uint64_t high) {
+      return XXH3_mul128_fold64(low ^ secrets[2 * pair], high ^ secrets[2 * pair + 1]);
+    };
+    const uint64_t last = at(28) >> 8 | uint64_t{protocol} << 56;  // bytes 29 to 36
+    return XXH3_avalanche(sizeof(FlowKey6) * XXH_PRIME64_1 + mix(2, at(16), at(24)) +
+                          mix(3, at(5), at(13)) + mix(0, at(0), at(8)) + mix(1, at(21), last));
+  }
+
+  uint64_t secrets[8];
+};
 
 inline uint32_t slot_of(uint64_t hash, uint32_t size) {
   return static_cast<uint32_t>(((hash >> 32) * size) >> 32);

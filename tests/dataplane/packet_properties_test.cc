@@ -166,7 +166,7 @@ TEST(FlowHashWords, EqualTheHashOfTheKeyAsBytes) {
     FlowKey6 key = load<FlowKey6>(bytes);
     const uint8_t protocol = bytes[43];
     key.protocol = protocol;
-    ASSERT_EQ(hash_flow6(bytes, protocol, seed), hash_flow(key, seed));
+    ASSERT_EQ(FlowHash6(seed)(bytes, protocol), hash_flow(key, seed));
   }
 }
 
