@@ -6,8 +6,10 @@
 // counted as a failure by the pipeline.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "dataplane/verdict.h"
 
@@ -53,22 +55,22 @@ class Outbox {
 class RateLimit {
  public:
   explicit RateLimit(uint64_t per_second)
-      : interval_ns_(per_second == 0 ? 0 : 1'000'000'000 / per_second) {}
+      : interval_ns_(per_second == 0 ? 0 : static_cast<int64_t>(1'000'000'000 / per_second)) {}
 
   bool allows(uint64_t now_ns) {
     if (interval_ns_ == 0) return false;
-    constexpr uint64_t kBurst_ns = 100'000'000;
-    const uint64_t saved_ns = interval_ns_ < kBurst_ns ? kBurst_ns - interval_ns_ : 0;
-    const uint64_t earliest = now_ns > saved_ns ? now_ns - saved_ns : 0;
-    if (next_ns_ < earliest) next_ns_ = earliest;
-    if (next_ns_ > now_ns) return false;
+    constexpr int64_t kBurst_ns = 100'000'000;
+    const auto now = static_cast<int64_t>(now_ns);
+    next_ns_ = std::max(next_ns_, now - std::max<int64_t>(0, kBurst_ns - interval_ns_));
+    if (next_ns_ > now) return false;
     next_ns_ += interval_ns_;
     return true;
   }
 
  private:
-  uint64_t interval_ns_;
-  uint64_t next_ns_ = 0;  // when the next one is due at the average rate
+  int64_t interval_ns_;
+  // When the next one is due at the average rate: long ago.
+  int64_t next_ns_ = std::numeric_limits<int64_t>::min();
 };
 
 }  // namespace maglev
