@@ -8,6 +8,7 @@
 #include <deque>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <set>
 
 #include <fmt/format.h>
@@ -204,6 +205,18 @@ class Case : public testing::TestWithParam<fs::path> {
   std::vector<Bytes> sent_;
 };
 
+// At every burst boundary; see dataplane/pipeline.h.
+void expect_sums_add_up(const Report& report) {
+  uint64_t in = 0;
+  uint64_t out =
+      std::accumulate(report.verdict_counts.begin(), report.verdict_counts.end(), uint64_t{0});
+  for (const WorkerReport& worker : report.workers) {
+    in += worker.received.packets + worker.taken_over;
+    out += worker.held + worker.handed_over;
+  }
+  EXPECT_EQ(in, out) << "packets received, and verdicts";
+}
+
 TEST_P(Case, Holds) {
   case_ = read_case(GetParam());
   Replay replay(case_.settings, [&](const Outcome& outcome) {
@@ -216,6 +229,7 @@ TEST_P(Case, Holds) {
   for (const Happened& rest : happened_) {
     ADD_FAILURE() << "not expected: " << rest.outcome << "\n" << hex(rest.frame);
   }
+  expect_sums_add_up(replay.report());
   auto counters = named_counters(replay.report());
   std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
   for (const auto& [name, value] : case_.counters) {

@@ -3,15 +3,22 @@ as they must, every length and checksum is right, and what is inside is what was
 
 import os
 import pathlib
+import struct
 import subprocess
+import sys
 
 import pytest
+import xxhash
 from scapy.layers.inet import IP, UDP, in4_chksum
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, in6_chksum
 from scapy.layers.l2 import GRE, Dot1Q, Ether
 from scapy.utils import checksum, rdpcap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/end_to_end"))
+import reference  # noqa: E402
+
+HASH_SEED = 0x9e3779b97f4a7c15  # of all configurations
 BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
 CASES = sorted(path.name for path in (ROOT / "tests/packets/cases").iterdir())
 GUE_PORTS = (6080, 16080)
@@ -222,6 +229,43 @@ def test_every_frame_sent_is_right(captures):
                 complaints.append(f"{case}, frame {number}: {why}")
     assert not complaints, "\n".join(complaints)
     assert count > 200
+
+
+def entropy_of(packet):
+    """The flow's bits for outer headers (dataplane/outer_header.h), and its slot among 251."""
+    protocol, segment = transport_of(packet)
+    source_port, destination_port = struct.unpack_from("!HH", segment)
+    key = reference.flow_bytes(protocol, packet.src, source_port, packet.dst, destination_port)
+    flow_hash = xxhash.xxh3_64_intdigest(key, HASH_SEED)
+    mixed = (flow_hash * 0x9e3779b97f4a7c15) % (1 << 64) >> 32
+    return mixed, reference.slot_of(flow_hash, 251)
+
+
+def test_what_depends_on_the_flow_follows_from_the_rules(captures):
+    """UDP source ports, flow labels, and which of three backends: worked out from tests/golden."""
+    owners = reference.maglev_table({"b1": 1, "b2": 1, "b3": 1}, 251)
+    checked = {"port": 0, "label": 0, "backend": 0}
+    for case in CASES:
+        text = (ROOT / "tests/packets/cases" / case).read_text()
+        if "use hash_by_source" in text or "use fragments_by_address" in text:
+            continue
+        for frame in frames(captures, case, "sent"):
+            outer = dissect_ip(ip_of(frame)[0])
+            inside = unwrap(outer)
+            inner = dissect_ip(inside) if inside else None
+            if inner is None or is_fragment(inner) or transport_of(inner)[0] not in (6, 17):
+                continue
+            mixed, slot = entropy_of(inner)
+            if isinstance(outer.payload, UDP):
+                checked["port"] += 1
+                assert outer.payload.sport == 0xc000 | mixed >> 18, case
+            if isinstance(outer, IPv6):
+                checked["label"] += 1
+                assert outer.fl == mixed >> 12, case
+            if "use three_backends" in text:
+                checked["backend"] += 1
+                assert outer.dst == f"198.18.2.1{owners[slot][1:]}", case
+    assert min(checked.values()) > 20, checked
 
 
 # CASE, number of the frame, byte from the start of the frame: what the check must say.

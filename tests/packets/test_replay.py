@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 
 import pytest
 from scapy.layers.inet import ICMP, IP, UDP
@@ -13,6 +14,7 @@ from scapy.utils import rdpcap, wrpcap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
+MANY = 1_000_000  # answers a second
 VIP, CLIENT = "198.51.100.10", "198.18.0.2"
 
 
@@ -122,6 +124,59 @@ def test_a_damaged_root_is_refused(tables, capture, tmp_path):
     (damaged / "root").write_bytes(root)
     done = replay(damaged, capture)
     assert done.returncode == 2 and "checksum" in done.stderr, done.stderr
+
+
+def start_dataplane(directory, received, sent):
+    """The real one: a worker on a device that reads a capture file and writes another."""
+    configuration = directory / "dataplane.yaml"
+    configuration.write_text(json.dumps({
+        "directory": str(directory / "tables"),
+        "dataplane": {
+            "main_core": 0, "cores": ["1@0"], "hugepages": False, "memory_mib": 128,
+            "icmp_answers_per_second": MANY, "packet_buffer_bytes": 4096,
+            "eal_options": ["--no-telemetry", "--file-prefix", f"replay{os.getpid()}"],
+            "ports": [{"name": "uplink", "device": f"net_pcap0,rx_pcap={received},tx_pcap={sent}",
+                       "interface": ""}]}}) + "\n")
+    return subprocess.Popen([BUILD / "dataplane/maglev-dataplane", configuration],
+                            stderr=subprocess.PIPE, text=True)
+
+
+def without_port_mac(path):
+    """Frames that go to a backend come from the port's own address, which differs."""
+    return sorted(frame[:6] + frame[12:] for frame in map(bytes, rdpcap(str(path))))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="DPDK's environment wants root")
+def test_the_dataplane_sends_the_same_frames(tables, tmp_path):
+    """What all cases on these tables receive, by both: verdicts are pinned by the cases."""
+    captures = tmp_path / "captures"
+    captures.mkdir()
+    subprocess.run([BUILD / "tests/packets/packet_cases", "--gtest_brief=1"], check=True,
+                   env=dict(os.environ, MAGLEV_CAPTURES=str(captures)), timeout=120,
+                   stdout=subprocess.DEVNULL)
+    received, sent, replayed = (tmp_path / name for name in ("in.pcap", "sent.pcap", "out.pcap"))
+    frames = []
+    for case in sorted((ROOT / "tests/packets/cases").iterdir()):
+        if "\nuse ipip_over_ipv4\n" in case.read_text():
+            frames += [frame for frame in rdpcap(str(captures / f"{case.name}.received.pcap"))
+                       if len(frame) > 14]  # scapy writes shorter ones wrongly
+    assert len(frames) > 150
+    wrpcap(str(received), frames)
+    subprocess.run(["cp", "-r", tables, tmp_path / "tables"], check=True, timeout=10)
+    done = replay("--icmp-answers-per-second", str(MANY), tmp_path / "tables", received, replayed)
+    assert done.returncode == 0, done.stderr
+    wanted = without_port_mac(replayed)
+    dataplane = start_dataplane(tmp_path, received, sent)
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and dataplane.poll() is None:
+            time.sleep(0.2)
+            if sent.exists() and sent.stat().st_size >= replayed.stat().st_size:
+                break
+    finally:
+        dataplane.terminate()
+        _, log = dataplane.communicate(timeout=30)
+    assert without_port_mac(sent) == wanted, log
 
 
 def test_the_options_are_those_of_the_document():
