@@ -45,9 +45,14 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
+fs::path packets_directory() {
+  const char* const other = getenv("MAGLEV_PACKETS");
+  return other == nullptr ? MAGLEV_PACKETS_DIRECTORY : other;
+}
+
 std::vector<fs::path> case_files() {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(fs::path(MAGLEV_PACKETS_DIRECTORY) / "cases")) {
+  for (const auto& entry : fs::directory_iterator(packets_directory() / "cases")) {
     files.push_back(entry.path());
   }
   std::ranges::sort(files);
