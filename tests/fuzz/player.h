@@ -21,7 +21,7 @@ class Player {
  private:
   void apply(const Step& step, ByteView behind);
   void add_template(const Step& step);
-  void add_raw(ByteView bytes);
+  void add_raw(ByteView bytes, bool segmented);
   void patch(const Step& step);
   void resize(const Step& step);
   void repeat(const Step& step);

@@ -9,12 +9,14 @@ import pathlib
 import struct
 import sys
 
-FRAME, RAW, PATCH, RESIZE, REPEAT, BURST, WAIT, CLOCK, PUBLISH, RECORDS, PATCH_RECORD, BUFFERS = range(12)
+(FRAME, RAW, PATCH, RESIZE, REPEAT, BURST, WAIT, CLOCK, PUBLISH, _RECORDS, PATCH_RECORD,
+ BUFFERS) = range(12)
 SERVED, TCP, UDP, ECHO, ICMP_ERROR, OTHER_ICMP, OTHER_PROTOCOL, NOT_IP = range(8)
 WHOLE, FIRST, LATER, LAST = range(4)
 PORT_BESIDE, OTHER_FAMILY, ADDRESS_BESIDE = 5, 6, 7
 VIPS = 10
-VIP4, VIP4_UDP, VIP4_ANY, PREFIX4, PREFIX4_ANY, VIP6, VIP6_UDP, VIP6_ANY, PREFIX6, PREFIX6_ANY = range(VIPS)
+(VIP4, VIP4_UDP, VIP4_ANY, PREFIX4, PREFIX4_ANY, VIP6, VIP6_UDP, VIP6_ANY, PREFIX6,
+ PREFIX6_ANY) = range(VIPS)
 FROM_START, FROM_IP, FROM_TRANSPORT = range(3)
 MILLISECONDS, TENTHS, SECONDS = 1, 2, 3
 WHOLE_BURST = 0  # transmit room without a limit
@@ -79,12 +81,6 @@ def publish_wide():
 
 def patch_record(record, offset, value):
     return step(PATCH_RECORD, a=record, b=offset, d=value)
-
-
-def records(vips, backends):
-    """Raw VipRecords and BackendRecords."""
-    data = b"".join(vips) + b"".join(backends)
-    return step(RECORDS, len(vips), len(backends)) + data + bytes(-len(data) % 8)
 
 
 def buffers(count):
@@ -203,11 +199,13 @@ def seeds():
         frame(headers=headers, length=900) + patch(FROM_IP, at, value)
         for headers in (1, 3, 7) for at in (20, 21, 22, 24)
         for value in (0, 0x0101, 0x8200, 0x8201, 0x82ff, 0x8228)))
-    yield ("segmented", begin() + publish() + frame(segmented=1) + frame() + frame(segmented=1, vip=VIP6))
-    yield ("publications", begin(2) + b"".join(
-        patch_record(record, offset, value) + publish(2, 5) + frame(vip=record) + frame(vip=VIP6)
-        for record, offset, value in ((0, 16, 0x2004), (0, 17, 0x0611), (1, 21, 0x0505), (5, 24, 0),
-                                      (12, 32, 0x0102), (13, 42, 1), (14, 44, 0x0140), (10, 40, 2))))
+    yield ("segmented", begin() + publish() + frame(segmented=1) + frame() +
+           frame(segmented=1, vip=VIP6))
+    patches = ((0, 16, 0x2004), (0, 17, 0x0611), (1, 21, 0x0505), (5, 24, 0), (12, 32, 0x0102),
+               (13, 42, 1), (14, 44, 0x0140), (10, 40, 2))
+    for number, (record, offset, value) in enumerate(patches):
+        yield (f"record_{number}", begin(2) + publish() + patch_record(record, offset, value) +
+               publish(2, 5) + frame(vip=record) + frame(vip=VIP6))
 
 
 def main():

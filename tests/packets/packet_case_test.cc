@@ -1,6 +1,7 @@
 // Runs each file of tests/packets/cases: packets in; frames out, verdicts and all counters
 // compared. With MAGLEV_CAPTURES=DIRECTORY in the environment each case's frames, received and
-// sent, are written there as capture files, for other dissectors.
+// sent, are written there as capture files, for other dissectors; with MAGLEV_FUZZ_SEEDS=DIRECTORY
+// each case is written there as an input for the fuzzer.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -17,6 +18,7 @@
 #include "control/configuration.h"
 #include "control/render.h"
 #include "dataplane/replay_capture.h"
+#include "tests/fuzz/recorder.h"
 #include "tests/packets/case_file.h"
 
 namespace maglev::packets {
@@ -110,7 +112,18 @@ void change_ways(const fs::path& directory, const std::map<std::string, WayOut>&
              build_root_file(root.generation, root.hash_seed, pools, vips));
 }
 
-void publish(const Step& step, const Publish& what, Replay& replay) {
+void record(const fs::path& directory, fuzz::Recorder& recorder) {
+  const std::vector<std::byte> root_file = read_file(directory / kRootFileName);
+  const RootView root = value_of(check_root_file(root_file));
+  std::vector<BackendRecord> backends;
+  for (const Checksum& name : root.pools) {
+    const std::vector<std::byte> file = read_file(directory / kPoolDirectory / name.hex());
+    std::ranges::copy(value_of(check_pool_file(file)).backends, std::back_inserter(backends));
+  }
+  recorder.publish(root, backends);
+}
+
+void publish(const Step& step, const Publish& what, Replay& replay, fuzz::Recorder& recorder) {
   const auto configuration = read_configuration(what.configuration, step.where);
   if (!configuration) {
     throw std::runtime_error(fmt::format("{}", fmt::join(configuration.error(), "\n")));
@@ -123,6 +136,7 @@ void publish(const Step& step, const Publish& what, Replay& replay) {
   if (const auto adopted = replay.adopt(directory.path()); !adopted) {
     throw std::runtime_error(adopted.error());
   }
+  record(directory.path(), recorder);
 }
 
 std::string hex(const Bytes& bytes) {
@@ -167,10 +181,17 @@ void capture(const std::string& name, const std::vector<Bytes>& frames) {
   if (const auto written = file.finish(); !written) throw std::runtime_error(written.error());
 }
 
+void write_seed(const std::string& name, const fuzz::Recorder& recorder) {
+  if (const char* const directory = getenv("MAGLEV_FUZZ_SEEDS")) {
+    const auto bytes = std::as_bytes(std::span(recorder.input()));
+    write_file(fs::path(directory) / name, {bytes.begin(), bytes.end()});
+  }
+}
+
 class Case : public testing::TestWithParam<fs::path> {
  protected:
   // The packets of a burst are the neighbouring steps that one worker receives on one port.
-  void receive_burst(size_t first, size_t end, Replay& replay) {
+  void receive_burst(size_t first, size_t end, Replay& replay, fuzz::Recorder& recorder) {
     const auto& head = std::get<Receive>(case_.steps[first].what);
     std::vector<ReceivedFrame> burst;
     for (size_t i = first; i < end; ++i) {
@@ -178,15 +199,17 @@ class Case : public testing::TestWithParam<fs::path> {
       burst.push_back({received.frame, received.segmented});
       received_.push_back(received.frame);
     }
+    recorder.receive(head.worker, head.port, burst);
     replay.receive(head.worker, head.port, burst);
   }
 
-  void run_steps(Replay& replay) {
+  void run_steps(Replay& replay, fuzz::Recorder& recorder) {
     for (size_t i = 0; i < case_.steps.size();) {
       const Step& step = case_.steps[i++];
       if (const auto* published = std::get_if<Publish>(&step.what)) {
-        publish(step, *published, replay);
+        publish(step, *published, replay, recorder);
       } else if (const auto* waited = std::get_if<Wait>(&step.what)) {
+        recorder.wait(waited->ns);
         replay.advance_to(replay.now_ns() + waited->ns);
       } else if (const auto* expected = std::get_if<Expect>(&step.what)) {
         compare(step, *expected, happened_);
@@ -199,7 +222,7 @@ class Case : public testing::TestWithParam<fs::path> {
                  received->port == head.port;
         };
         while (i < case_.steps.size() && continues(case_.steps[i])) ++i;
-        receive_burst(first, i, replay);
+        receive_burst(first, i, replay, recorder);
       }
     }
   }
@@ -229,8 +252,9 @@ TEST_P(Case, Holds) {
     happened_.push_back({describe(outcome, case_.settings.workers), frame});
     if (!frame.empty()) sent_.push_back(frame);
   });
+  fuzz::Recorder recorder(case_.settings);
   replay.advance_to(1'000'000'000);
-  run_steps(replay);
+  run_steps(replay, recorder);
   for (const Happened& rest : happened_) {
     ADD_FAILURE() << "not expected: " << rest.outcome << "\n" << hex(rest.frame);
   }
@@ -244,6 +268,7 @@ TEST_P(Case, Holds) {
   for (const auto& [name, value] : counters) {
     ADD_FAILURE() << "the case does not name a counter that changes: " << name << " " << value;
   }
+  write_seed(GetParam().stem().string(), recorder);
   capture(GetParam().stem().string() + ".received.pcap", received_);
   capture(GetParam().stem().string() + ".sent.pcap", sent_);
 }
