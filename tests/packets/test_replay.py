@@ -134,7 +134,6 @@ def start_dataplane(directory, received, sent):
         "dataplane": {
             "main_core": 0, "cores": ["1@0"], "hugepages": False, "memory_mib": 128,
             "icmp_answers_per_second": MANY, "packet_buffer_bytes": 4096,
-            "eal_options": ["--no-telemetry", "--file-prefix", f"replay{os.getpid()}"],
             "ports": [{"name": "uplink", "device": f"net_pcap0,rx_pcap={received},tx_pcap={sent}",
                        "interface": ""}]}}) + "\n")
     return subprocess.Popen([BUILD / "dataplane/maglev-dataplane", configuration],
