@@ -1,14 +1,15 @@
 // A packet's way, read top to bottom:
 //
-//   parse -> classify (which VIP)            classify()
-//   choose (which backend) -> encapsulate    choose_and_encapsulate()
-//   transmit                                 the worker
-//   count                                    count_burst()
+//   parse -> classify (which VIP)    classify()
+//   choose (which backend)           choose()
+//   encapsulate                      encapsulate()
+//   transmit                         the worker
+//   count                            count_burst()
 //
 // Each line is a loop over the burst that looks only at packets whose verdict is still kForwarded,
-// and prefetches what the next one reads: where the slots of many pools are far away, all packets
-// wait for theirs at once. No stage allocates, logs, locks, reads a clock or makes a system call.
-// Nothing here knows DPDK: a frame is a pointer and a length.
+// and prefetches what the next one reads: where the slots of many pools or the headers of many
+// backends are far away, all packets wait for theirs at once. No stage allocates, logs, locks,
+// reads a clock or makes a system call. Nothing here knows DPDK: a frame is a pointer and a length.
 //
 // Plain packets (untagged; IPv4 without options or IPv6 without extension headers; TCP or UDP,
 // whole, with a hop left) are read by fixed offsets here, all others by uncommon.h. Both meet again
@@ -195,33 +196,32 @@ inline void classify(Burst& b, const Snapshot& snapshot, PathState& state) {
   }
 }
 
-// Null: the slot is nobody's.
-inline const BackendEntry* choose(Burst& b, uint32_t i) {
-  const BackendEntry* const backend = owner_of(*b.vip[i], b.slot[i]);
-  b.backend[i] = backend;
-  if (backend == nullptr) [[unlikely]]
-    b.verdict[i] = Verdict::kNoBackend;
-  return backend;
-}
-
-inline void encapsulate(Burst& b, uint32_t i, const BackendEntry& backend) {
-  const uint32_t packet_length = b.packet_length[i];
-  if (packet_length > backend.max_packet_length) [[unlikely]] {
-    b.verdict[i] = backend.resolved ? Verdict::kTooBig : Verdict::kUnresolved;
-    b.undeliverable = true;
-    return;
-  }
-  b.length[i] = packet_length + backend.header_length;
-  b.out_port[i] = backend.port;
-  b.frame[i] = wrap(b.ip[i], packet_length, backend, b.hash[i]);
-}
-
-inline void choose_and_encapsulate(Burst& b) {
+inline void choose(Burst& b) {
   const uint32_t count = b.count;
   for (uint32_t i = 0; i < count; ++i) {
     if (b.verdict[i] != Verdict::kForwarded) continue;
-    const BackendEntry* const backend = choose(b, i);
-    if (backend != nullptr) encapsulate(b, i, *backend);
+    const BackendEntry* const backend = owner_of(*b.vip[i], b.slot[i]);
+    __builtin_prefetch(backend);
+    b.backend[i] = backend;
+    if (backend == nullptr) [[unlikely]]
+      b.verdict[i] = Verdict::kNoBackend;
+  }
+}
+
+inline void encapsulate(Burst& b) {
+  const uint32_t count = b.count;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (b.verdict[i] != Verdict::kForwarded) continue;
+    const BackendEntry& backend = *b.backend[i];
+    const uint32_t packet_length = b.packet_length[i];
+    if (packet_length > backend.max_packet_length) [[unlikely]] {
+      b.verdict[i] = backend.resolved ? Verdict::kTooBig : Verdict::kUnresolved;
+      b.undeliverable = true;
+      continue;
+    }
+    b.length[i] = packet_length + backend.header_length;
+    b.out_port[i] = backend.port;
+    b.frame[i] = wrap(b.ip[i], packet_length, backend, b.hash[i]);
   }
 }
 
@@ -317,7 +317,8 @@ inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) 
     }
   }
   pipeline::classify(b, *snapshot, state);
-  pipeline::choose_and_encapsulate(b);
+  pipeline::choose(b);
+  pipeline::encapsulate(b);
   if (b.uncommon_count > 0) pipeline::put_tags_back(b);
   if (b.undeliverable) {
     for (uint32_t i = 0; i < b.count; ++i) {
