@@ -234,46 +234,45 @@ inline void put_tags_back(Burst& b) {
   }
 }
 
-// Packets of one VIP and one verdict.
+// Without a branch per packet, which values in turn would mispredict.
+template <typename Value>
+bool are_equal(const Value* values, uint32_t count) {
+  uint32_t differences = 0;
+  for (uint32_t i = 0; i < count; ++i) differences += values[i] != values[0];
+  return differences == 0;
+}
+
+// Packets of one verdict.
 inline void count_run(const Burst& b, uint32_t first, uint32_t last, WorkerCounters& counters) {
-  const VipEntry* const vip = b.vip[first];
   const Verdict verdict = b.verdict[first];
+  const bool ended = verdict < Verdict::kCount;
+  const bool one_vip = are_equal(b.vip + first, last - first);
   const auto end =
       verdict == Verdict::kForwarded ? &FlowCounters::forwarded : &FlowCounters::dropped;
   FlowCounters* const backends = counters.backends;
+  FlowCounters* const vips = counters.vips;
   uint64_t bytes = 0;
   for (uint32_t i = first; i < last; ++i) {
-    bytes += b.received_length[i];
-    if (b.backend[i] == nullptr) [[unlikely]]
-      continue;
-    (backends[b.backend[i]->counter].*end).add(1, b.received_length[i]);
+    const uint64_t length = b.received_length[i];
+    bytes += length;
+    if (b.backend[i] != nullptr) [[likely]] {
+      (backends[b.backend[i]->counter].*end).add(1, length);
+    }
+    if (!one_vip && ended && b.vip[i] != nullptr) (vips[b.vip[i]->counter].*end).add(1, length);
+  }
+  if (one_vip && ended && b.vip[first] != nullptr) {
+    (vips[b.vip[first]->counter].*end).add(last - first, bytes);
   }
   if (b.source == BurstSource::kDevice) counters.received_bytes.add(bytes);
-  if (verdict == Verdict::kHeld) {
-    counters.held.add(last - first);
-  } else if (verdict == Verdict::kHandedOver) {
-    counters.handed_over.add(last - first);
-  } else {
+  if (ended) {
     counters.verdicts[static_cast<uint32_t>(verdict)].add(last - first);
-    if (vip != nullptr) (counters.vips[vip->counter].*end).add(last - first, bytes);
+  } else {
+    (verdict == Verdict::kHeld ? counters.held : counters.handed_over).add(last - first);
   }
-}
-
-// Without a branch per packet, which few VIPs in turn would mispredict.
-inline bool is_one_run(const Burst& b) {
-  uint64_t vips = 0;
-  uint32_t verdicts = 0;
-  for (uint32_t i = 0; i < b.count; ++i) {
-    vips |= reinterpret_cast<uintptr_t>(b.vip[i]) ^ reinterpret_cast<uintptr_t>(b.vip[0]);
-  }
-  for (uint32_t i = 0; i < b.count; ++i) {
-    verdicts |= static_cast<uint32_t>(b.verdict[i]) ^ static_cast<uint32_t>(b.verdict[0]);
-  }
-  return vips == 0 && verdicts == 0;
 }
 
 inline void count_flows(const Burst& b, WorkerCounters& counters) {
-  if (is_one_run(b)) {
+  if (are_equal(b.verdict, b.count)) {
     count_run(b, 0, b.count, counters);
   } else {
     for (uint32_t i = 0; i < b.count; ++i) count_run(b, i, i + 1, counters);

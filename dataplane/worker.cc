@@ -27,15 +27,17 @@ OutFrame allocate_frame(void* pool, uint32_t room) {
 
 void describe(rte_mbuf* const* buffers, uint32_t count, Burst& burst) {
   burst.count = count;
+  std::fill_n(burst.verdict, count, Verdict::kForwarded);
   for (uint32_t i = 0; i < count; ++i) {
     uint8_t* const frame = rte_pktmbuf_mtod(buffers[i], uint8_t*);
     __builtin_prefetch(frame);
     __builtin_prefetch(frame - kEthernetHeaderLength, 1);  // no device wrote there
     burst.frame[i] = frame;
     burst.length[i] = rte_pktmbuf_pkt_len(buffers[i]);
-    const bool whole = rte_pktmbuf_is_contiguous(buffers[i]) &&
-                       rte_pktmbuf_headroom(buffers[i]) >= kRequiredHeadroom;
-    burst.verdict[i] = whole ? Verdict::kForwarded : Verdict::kSegmented;
+    if (!rte_pktmbuf_is_contiguous(buffers[i]) ||
+        rte_pktmbuf_headroom(buffers[i]) < kRequiredHeadroom) [[unlikely]] {
+      burst.verdict[i] = Verdict::kSegmented;
+    }
   }
 }
 
