@@ -90,6 +90,10 @@ std::expected<void, std::string> write_files(std::span<const OutputFile> files) 
     fs::path target = output.path;
     if (is_plain) {
       const fs::path path = fs::weakly_canonical(output.path, error);
+      if (error) {
+        outcome = std::unexpected(fmt::format("cannot write {}: {}", output.path, error.message()));
+        break;
+      }
       target = path.string() + fmt::format(".{}.{}", getpid(), renames.size());
       renames.emplace_back(target, path);
     }
@@ -299,6 +303,11 @@ std::string check_fraction(const std::string& text) {
   return fmt::format("'{}' is not a fraction from 0 to 1", text);
 }
 
+// An empty value is a variable of a script that is not set, not a wish for the default.
+std::string check_given(const std::string& text) {
+  return text.empty() ? "its value is empty: give one, or leave the option out" : "";
+}
+
 void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) {
   std::string kinds;
   for (const PlacementKind kind : all_placement_kinds())
@@ -308,9 +317,12 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
   auto* const nodes = command.add_option("--nodes", a.membership.nodes, "names, comma-separated");
   command
       .add_option("--nodes-file", a.membership.nodes_file, "a file of `name [weight [zone]]` lines")
+      ->check(check_given)
       ->excludes(nodes);
-  command.add_option("--weights", a.membership.weights, "one per node, comma-separated");
-  command.add_option("--zones", a.membership.zones, "one per node, comma-separated");
+  command.add_option("--weights", a.membership.weights, "one per node, comma-separated")
+      ->check(check_given);
+  command.add_option("--zones", a.membership.zones, "one per node, comma-separated")
+      ->check(check_given);
   command.add_option("--add", a.membership.add, "nodes to add, at the end")->delimiter(',');
   command.add_option("--remove", a.membership.remove, "nodes to remove")->delimiter(',');
   command.add_option("--weight", a.membership.weight, "NODE=WEIGHT, the weight it is to have")
@@ -327,6 +339,7 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
       ->capture_default_str();
   command
       .add_option("--epsilon", a.settings.epsilon, "bounded: how far above its share a node gets")
+      ->check(check_given)
       ->capture_default_str();
   command.add_option("--replicas", a.replicas, "distinct nodes a key, one per zone")
       ->check(CLI::Range(1u, 1000u))
@@ -350,10 +363,12 @@ void add_simulator_commands(CLI::App& app, const bool& json, std::function<int()
   simulate
       ->add_option("--keys-file", a.keys_file,
                    "a file of keys, or of `key<TAB>bytes<TAB>requests` lines")
+      ->check(check_given)
       ->excludes(keys)
       ->excludes(count);
-  simulate->add_option("--table-out", a.table_out, "write the table after: an owner a line");
-  simulate->add_option("--plot", a.plot, "draw shares and movement as SVG");
+  simulate->add_option("--table-out", a.table_out, "write the table after: an owner a line")
+      ->check(check_given);
+  simulate->add_option("--plot", a.plot, "draw shares and movement as SVG")->check(check_given);
   simulate
       ->add_option("--headroom", a.headroom,
                    "warn when more than this share of requests would miss at once")

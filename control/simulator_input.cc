@@ -62,12 +62,14 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
-// Names go into JSON and SVG, which take no other text; keys are any bytes.
+// Names go into JSON, SVG and terminals, which take no other text; keys are any bytes.
 bool is_readable(std::string_view name) {
   using Utf8 = boost::locale::utf::utf_traits<char>;
   for (auto at = name.begin(); at != name.end();) {
     const auto point = Utf8::decode(at, name.end());
-    if (!boost::locale::utf::is_valid_codepoint(point) || point < ' ' || point == 0x7f) {
+    const bool is_control = point < ' ' || (point >= 0x7f && point < 0xa0);
+    const bool is_noncharacter = (point & 0xfffe) == 0xfffe;  // XML has no U+FFFE and U+FFFF
+    if (!boost::locale::utf::is_valid_codepoint(point) || is_control || is_noncharacter) {
       return false;
     }
   }
@@ -100,7 +102,8 @@ std::expected<uint32_t, std::string> parse_weight(std::string_view text) {
 
 // The file's bytes, up to the first line that is too long: for_each_line() refuses that one.
 std::expected<std::string, std::string> read_file(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
+  std::error_code unknown;  // what cannot be looked at cannot be opened either, which tells why
+  if (std::filesystem::is_directory(path, unknown)) {
     return wrong(fmt::format("cannot read {}: it is a directory", path));
   }
   std::ifstream file(path, std::ios::binary);

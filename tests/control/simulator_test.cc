@@ -236,9 +236,29 @@ TEST(Simulate, BadInputIsRefusedWithWhatToDo) {
   expect_refused({"simulate", "--nodes", "a,b\xff"}, "node 2 is not UTF-8");
   expect_refused({"simulate", "--nodes", "a,\xc3\xa9\x01"}, "node 2 is not UTF-8");
   expect_refused({"simulate", "--nodes", "a,b", "--zones", "z,\xc3"}, "node 2 is not UTF-8");
+  // U+009B begins a terminal's control sequence, and U+FFFF is no character of XML.
+  expect_refused({"simulate", "--nodes", "a,\xc2\x9b"}, "node 2 is not UTF-8");
+  expect_refused({"simulate", "--nodes", "a,\xef\xbf\xbf"}, "node 2 is not UTF-8");
+  EXPECT_EQ(run({"simulate", "--nodes", "\xc2\xa0,\xef\xbf\xbd,\xf0\x9f\x99\x82"}).code, 0);
   expect_refused({"simulate", "--nodes-file", "/nonexistent/nodes"}, "cannot read");
   expect_refused({"simulate", "--nodes-file", "/"}, "cannot read /: it is a directory");
   expect_refused({"simulate", "--nodes", "a,b", "--keys-file", "/nonexistent/keys"}, "cannot read");
+}
+
+TEST(Simulate, APathThatCannotBeLookedAtIsRefusedByItsName) {
+  const std::string path(300, 'x');
+  expect_refused({"simulate", "--nodes-file", path}, "cannot read " + path + ": File name too");
+  expect_refused({"simulate", "--nodes", "a", "--keys-file", path}, "cannot read " + path);
+  expect_refused({"simulate", "--nodes", "a", "--plot", path}, "cannot write " + path + ": File");
+  expect_refused({"simulate", "--nodes", "a", "--table-out", path}, "cannot write " + path);
+}
+
+TEST(Simulate, AnOptionWithoutAValueIsNotTakenForItsAbsence) {
+  for (const char* option :
+       {"--weights", "--zones", "--epsilon", "--keys-file", "--table-out", "--plot"}) {
+    expect_refused({"simulate", "--nodes", "a,b", option, ""}, "its value is empty");
+  }
+  expect_refused({"simulate", "--nodes-file", ""}, "its value is empty");
 }
 
 TEST(Simulate, InputWithoutAnEndIsRefused) {
