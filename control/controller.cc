@@ -475,6 +475,13 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
         "pool {}: {} slots for {} backends share the traffic unevenly; {} a backend do well", name,
         plan->table_size, plan->membership.members.size(), kSlotsPerBackend);
   }
+  const auto left_out = [](const PlannedPool& p) { return std::ranges::count(p.owned_slots, 0u); };
+  if (left_out(*plan) > (previous == nullptr ? 0 : left_out(*previous))) {
+    spdlog::warn(
+        "pool {}: {} of {} backends own no slot and get no traffic, as placement {} allows: choose "
+        "maglev, or a larger table_size",
+        name, left_out(*plan), plan->owned_slots.size(), to_text(plan->placement));
+  }
   const bool was_open = previous != nullptr && previous->membership.fail_open;
   if (plan->membership.fail_open && !was_open) {
     spdlog::warn("pool {}: fewer than {} ready backends are healthy, so all ready ones are used",

@@ -1,8 +1,10 @@
 #include "control/controller.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "tests/control/fixtures.h"
 
@@ -85,6 +87,40 @@ TEST_F(ControllerTest, TheFirstPublicationWaitsAMomentForNextHops) {
   pass(100ms);
   EXPECT_EQ(controller_->generation(), 1u);
   EXPECT_EQ(controller_->planned("web")->unresolved, 0u);
+}
+
+// What the controller logs while it starts with this placement in place of web's own.
+class PlacementLogTest : public ControllerTest {
+ protected:
+  std::string log_with(const std::string& placement) {
+    const auto insert_before = [&](const std::string& place, const std::string& text) {
+      text_.insert(text_.find(place), text);
+    };
+    insert_before("table_size: 251", "placement: " + placement + "\n    ");
+    insert_before("address: 198.18.2.12", "weight: 1000000, ");
+    std::ostringstream log;
+    const auto usual = spdlog::default_logger();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "", std::make_shared<spdlog::sinks::ostream_sink_st>(log)));
+    start_healthy();
+    const auto b1 = boost::asio::ip::make_address("198.18.2.11");
+    world_.unreachable.insert(b1);
+    controller_->next_hops_changed({b1});
+    pass(100ms);
+    spdlog::set_default_logger(usual);
+    return log.str();
+  }
+};
+
+TEST_F(PlacementLogTest, BackendsLeftWithoutASlotAreToldOnce) {
+  const std::string log = log_with("ring");
+  const size_t told = log.find("pool web: 2 of 3 backends own no slot");
+  ASSERT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("own no slot", told + 40), std::string::npos) << log;
+}
+
+TEST_F(PlacementLogTest, MaglevLeavesNoneWithoutASlot) {
+  EXPECT_EQ(log_with("maglev").find("own no slot"), std::string::npos);
 }
 
 TEST_F(ControllerTest, ABackendWithoutANextHopDoesNotHoldUpTheStartForLong) {
