@@ -167,6 +167,22 @@ TEST(PlacementGolden, HashSlots) {
   }
 }
 
+// The rule's "ties by node name", on two names whose only token is the same.
+TEST(PlacementGolden, EqualTokensGoByNodeName) {
+  const std::string first = "node-4226", second = "node-53676";
+  ASSERT_EQ(hash_key(KeyHash::kSha1, first + "#0"), hash_key(KeyHash::kSha1, second + "#0"));
+  PlacementSettings settings;
+  settings.hash = KeyHash::kSha1;
+  settings.vnodes = 1;
+  const std::vector<Node> forward{{first, 1, {}}, {second, 1, {}}};
+  const std::vector<Node> backward{{second, 1, {}}, {first, 1, {}}};
+  for (const auto& nodes : {forward, backward}) {
+    const auto ring = made(PlacementKind::kRing, nodes, settings);
+    const auto list = preference_list(*ring, "any key", 2);
+    EXPECT_EQ(names_of(*ring, *list), (std::vector<std::string>{first, second}));
+  }
+}
+
 TEST(PlacementGolden, RingByHand) {
   const json& example = golden()["hand_ring"];
   std::map<std::string, uint64_t> tokens = example["tokens"];
