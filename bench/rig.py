@@ -351,10 +351,11 @@ def measure(options, case):
 def add_arguments(parser):
     parser.add_argument("--build", type=pathlib.Path,
                         default=os.environ.get("MAGLEV_BUILD", ROOT / "build"))
-    parser.add_argument("--rounds", type=int, default=5, help="that count, per case")
-    parser.add_argument("--seconds", type=int, default=2, help="length of a run")
-    parser.add_argument("--core", type=int, default=1, help="processor of the polling core")
-    parser.add_argument("--main-core", type=int, default=0, help="processor of the sleeping rest")
+    parser.add_argument("--rounds", type=int, default=5, help="that count, per case (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a run (%(default)s)")
+    parser.add_argument("--core", type=int, default=1, help="processor of the polling core (%(default)s)")
+    parser.add_argument("--main-core", type=int, default=0,
+                        help="processor of the sleeping rest (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one line of JSON per case")
 
 

@@ -83,6 +83,7 @@ In a second terminal, as root, in {laboratory.ROOT}:
   {ctl} backend add web {spare} --address {lab.network.address(spare)}
   {ctl} stats --watch
 Configuration: {lab.configuration}
+Logs, until the end: {lab.directory / "logs"}
 Stop with Ctrl-C.""", flush=True)
 
 
