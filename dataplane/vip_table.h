@@ -89,6 +89,13 @@ class VipTable {
     return uint64_t{port_be} | uint64_t{protocol} << 16;
   }
 
+  // What places an IPv6 service. Of its own for each of a block of addresses by a range of ports,
+  // wherever in the address the block counts: the key is spread before it is added.
+  static uint64_t mix6(uint64_t high, uint64_t low, uint64_t key) {
+    const uint64_t mixed = high * 0xc2b2ae3d27d4eb4fu ^ (low + key * kFibonacci);
+    return mixed ^ mixed >> 32;
+  }
+
   // The VIPs of exactly one IPv4 address and port.
   class Exact4;
   Exact4 exact4() const;
@@ -118,13 +125,11 @@ class VipTable {
   };
 
   // Fibonacci hashing: the upper bits of the product are well mixed.
-  static size_t bucket4(uint64_t key, uint32_t shift) {
-    return (key * 0x9e3779b97f4a7c15u) >> shift;
-  }
+  static constexpr uint64_t kFibonacci = 0x9e3779b97f4a7c15;
+  static size_t bucket4(uint64_t key, uint32_t shift) { return (key * kFibonacci) >> shift; }
   size_t bucket4(uint64_t key) const { return bucket4(key, shift4_); }
   size_t bucket6(uint64_t high, uint64_t low, uint64_t key) const {
-    const uint64_t mixed = high * 0xc2b2ae3d27d4eb4fu ^ (low + (key << 32));
-    return ((mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15u) >> shift6_;
+    return (mix6(high, low, key) * kFibonacci) >> shift6_;
   }
   uint32_t find4_index(uint64_t key) const;
   uint32_t find6_index(uint64_t high, uint64_t low, uint64_t key) const {

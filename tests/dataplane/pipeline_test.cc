@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <random>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -106,6 +108,23 @@ TEST_F(Pipeline, TenThousandVipsAreEachFound) {
                           .destination_port = static_cast<uint16_t>(1000 + i)};
     ASSERT_EQ(one(spec), Verdict::kForwarded);
     ASSERT_EQ(runner_.burst().vip[0], &snapshot_->vips()[i]);
+  }
+}
+
+// With one place for many, each look for an IPv6 VIP would walk past the others.
+TEST(VipTable, NoTwoServicesOfABlockOfAddressesByARangeOfPortsShareTheirPlace) {
+  for (uint32_t at = 4; at < 16; ++at) {  // which byte of the address counts
+    std::set<uint64_t> places;
+    for (uint32_t number = 0; number < 100; ++number) {
+      std::array<uint8_t, 16> address = {0x20, 0x01, 0x0d, 0xb8};
+      address[15] = 1;
+      address[at] = static_cast<uint8_t>(number);
+      for (uint16_t port = 8000; port < 8100; ++port) {
+        places.insert(VipTable::mix6(load<uint64_t>(&address[0]), load<uint64_t>(&address[8]),
+                                     VipTable::key6(__builtin_bswap16(port), kProtocolTcp)));
+      }
+    }
+    EXPECT_EQ(places.size(), 100u * 100u) << "byte " << at;
   }
 }
 
