@@ -17,6 +17,10 @@ namespace maglev {
 inline constexpr uint32_t kMaxVlanTags = 2;
 // IPv6 extension headers that are looked behind; a packet with more is unsupported.
 inline constexpr uint32_t kMaxExtensionHeaders = 8;
+// What the 16 bits of a length can say of a datagram put together again: of IPv4 all of it, of IPv6
+// what follows the first header. A fragment beyond is malformed: its offset would not go into the
+// field of a part cut off it.
+inline constexpr uint32_t kLongestDatagram = 65535;
 
 struct LinkHeader {
   uint32_t length = 0;
@@ -59,7 +63,9 @@ inline Verdict parse_ipv4(const uint8_t* ip, uint32_t available, bool quoted, Ip
     return Verdict::kMalformed;
   }
   const uint16_t fragment = load_be16(ip + kIpv4FragmentOffset);
-  header.later_fragment = (fragment & kIpv4FragmentOffsetMask) != 0;
+  const uint32_t offset = (fragment & kIpv4FragmentOffsetMask) * 8u;
+  if (offset + header.packet_length > kLongestDatagram) return Verdict::kMalformed;
+  header.later_fragment = offset != 0;
   header.fragment = header.later_fragment || (fragment & kIpv4MoreFragments) != 0;
   header.fragment_id = load_be16(ip + kIpv4IdOffset);
   header.protocol = ip[kIpv4ProtocolOffset];
@@ -105,7 +111,11 @@ inline Verdict parse_ipv6(const uint8_t* ip, uint32_t available, bool quoted, Ip
     if (offset + length > end) return Verdict::kMalformed;
     if (next == kProtocolFragment) {
       const uint16_t fragment = load_be16(extension + 2);
-      header.later_fragment = fragment >> 3 != 0;
+      const uint32_t fragment_offset = fragment & 0xfff8u;
+      if (fragment_offset + header.packet_length - kIpv6HeaderLength - length > kLongestDatagram) {
+        return Verdict::kMalformed;
+      }
+      header.later_fragment = fragment_offset != 0;
       header.fragment = header.later_fragment || (fragment & 1) != 0;
       header.fragment_id = load_be32(extension + 4);
     }
