@@ -101,6 +101,7 @@ bool may_be_answered(const Offender& offender) {
   // The link addresses of destination and source: the answer goes to the latter.
   const bool group = ((offender.frame[0] | offender.frame[6]) & 1) != 0;
   if (group || offender.header.later_fragment || !is_unicast_source(ip)) return false;
+  if (!ipv6 && !is_ipv4_checksum_right(ip)) return false;
   if (offender.header.protocol != (ipv6 ? kProtocolIcmpv6 : kProtocolIcmp)) return true;
   return offender.header.transport_offset < offender.header.packet_length &&
          is_echo_request(ipv6, ip[offender.header.transport_offset]);

@@ -48,7 +48,7 @@ struct Offender {
 };
 
 // Whether it may be answered: not ICMP other than a request, nor a later fragment, nor what was
-// sent to a group or by one, or by nobody.
+// sent to a group or by one, or by nobody, nor what has a damaged header.
 bool may_be_answered(const Offender& offender);
 
 // Each writes a frame to where the offender came from, from the address it was sent to, and returns

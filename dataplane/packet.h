@@ -115,6 +115,12 @@ inline void decrement_ttl(uint8_t* ip) {
   store(ip + kIpv4TtlOffset, static_cast<uint32_t>(carried));
 }
 
+// Forwarding leaves a wrong one wrong. To be asked before the header's word is relied on, or its
+// checksum is made anew.
+inline bool is_ipv4_checksum_right(const uint8_t* ip) {
+  return sum_words(ip, (ip[0] & 15u) * 4) == 0xffff;
+}
+
 // Computes the checksum of a whole IPv4 header anew.
 inline void set_ipv4_checksum(uint8_t* ip) {
   store_be16(ip + kIpv4ChecksumOffset, 0);

@@ -239,6 +239,7 @@ class Classifier {
 
   Verdict echo(const AddressEntry& address) {
     if (address.echo_to_kernel) return Verdict::kForKernel;
+    if (!flow_.ipv6 && !is_ipv4_checksum_right(ip_)) return Verdict::kMalformed;
     const uint8_t* message = ip_ + header_.transport_offset;
     const uint32_t length = header_.packet_length - header_.transport_offset;
     const uint32_t pseudo = flow_.ipv6 ? pseudo_header_sum(ip_, kProtocolIcmpv6, length) : 0;
@@ -328,6 +329,7 @@ uint8_t* wrap_with_tag(uint8_t* ip, uint32_t length, int32_t tag, const BackendE
 // own buffer, the others new ones.
 Verdict cut(Burst& b, uint32_t i, PathState& state) {
   uint8_t* ip = b.ip[i];
+  if (!is_ipv4_checksum_right(ip)) return Verdict::kMalformed;
   const BackendEntry& backend = *b.backend[i];
   const uint32_t header_length = (ip[0] & 15u) * 4;
   if (backend.max_packet_length < header_length + 8) return Verdict::kTooBig;
