@@ -64,7 +64,8 @@ struct PathState {
         error_limit(answers_per_second),
         echo_limit(answers_per_second),
         outbox(allocate, context),
-        fragments(memory) {}
+        fragments(memory),
+        next_identification(static_cast<uint16_t>(worker_number << 9)) {}
 
   uint32_t worker;   // of all
   uint32_t workers;  // that fragments are spread over
@@ -72,6 +73,7 @@ struct PathState {
   RateLimit echo_limit;
   Outbox outbox;
   FragmentTable fragments;
+  uint16_t next_identification;  // of the parts of a packet that had none of its own
   // Since the last count: ICMP errors that were owed and not sent.
   uint32_t errors_limited = 0;
   uint32_t errors_unbuffered = 0;

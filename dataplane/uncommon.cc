@@ -319,6 +319,16 @@ void finish_fragment(uint8_t* ip, uint32_t length, uint32_t offset_bytes, bool m
   set_ipv4_checksum(ip);
 }
 
+// A whole packet with "don't fragment" may have any identification, often 0 (RFC 6864,
+// section 4.1): its parts get one that others under way do not have. Counted on, from where the
+// flow and the worker say, so that neither two workers nor two hosts give the same ones in turn.
+void identify_parts(uint8_t* ip, uint64_t hash, PathState& state) {
+  constexpr uint16_t kReserved = 0x8000;
+  if ((load_be16(ip + kIpv4FragmentOffset) & ~kReserved) != kIpv4DontFragment) return;
+  store_be16(ip + kIpv4IdOffset,
+             static_cast<uint16_t>(entropy_of(hash) + state.next_identification++));
+}
+
 uint8_t* wrap_with_tag(uint8_t* ip, uint32_t length, int32_t tag, const BackendEntry& backend,
                        uint64_t hash) {
   uint8_t* frame = wrap(ip, length, backend, hash);
@@ -339,6 +349,7 @@ Verdict cut(Burst& b, uint32_t i, PathState& state) {
   const uint32_t first_offset = (field & kIpv4FragmentOffsetMask) * 8u;
   const bool more_follow = (field & kIpv4MoreFragments) != 0;
   const uint32_t tag_length = b.tag[i] == kNoTag ? 0 : kVlanTagLength;
+  identify_parts(ip, b.hash[i], state);
   for (uint32_t at = part; at < payload; at += part) {
     const uint32_t length = std::min(part, payload - at);
     OutFrame* out = state.outbox.add(kEthernetHeaderLength + header_length + length);

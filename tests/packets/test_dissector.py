@@ -143,7 +143,10 @@ def is_part_of(part, whole):
     """An IPv4 fragment, and the packet or longer fragment that it was cut from."""
     part, whole = IP(part), IP(whole)
     start = 8 * (part.frag - whole.frag)
-    if (part.src, part.dst, part.id, part.ttl) != (whole.src, whole.dst, whole.id, whole.ttl - 1):
+    identified_anew = whole.flags.DF and not whole.flags.MF and whole.frag == 0
+    if (part.src, part.dst, part.ttl) != (whole.src, whole.dst, whole.ttl - 1):
+        return False
+    if part.id != whole.id and not identified_anew:
         return False
     return start >= 0 and bytes(whole)[whole.ihl * 4:][start:].startswith(
         bytes(part)[part.ihl * 4:])
