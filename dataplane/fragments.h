@@ -75,6 +75,7 @@ class FragmentTable {
   // A first fragment has come. Those that wait for it are released.
   void learn(const DatagramKey& key, uint64_t hash, TransportKey transport, uint64_t now_ns) {
     Datagram& datagram = find_or_replace(key, hash, now_ns);
+    datagram.since_ns = now_ns;
     datagram.transport = transport;
     datagram.known = true;
     release(datagram, Verdict::kForwarded);
@@ -92,6 +93,7 @@ class FragmentTable {
   bool hold(const DatagramKey& key, uint64_t hash, const HeldFrame& frame, uint64_t now_ns) {
     if (free_count_ == 0) return false;
     Datagram& datagram = find_or_replace(key, hash, now_ns);
+    if (datagram.first_held == kNone) datagram.since_ns = now_ns;
     const uint16_t place = free_[--free_count_];
     held_[place] = {frame, datagram.first_held};
     datagram.first_held = place;
@@ -126,7 +128,7 @@ class FragmentTable {
 
   struct Datagram {
     DatagramKey key;
-    uint64_t since_ns = 0;
+    uint64_t since_ns = 0;  // the first fragment came last, or the first of those that wait
     TransportKey transport;
     uint16_t first_held = kNone;  // a chain through Place::next
     bool used = false;
