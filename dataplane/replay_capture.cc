@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,8 @@ namespace {
 
 constexpr uint64_t kSecond_ns = 1'000'000'000;
 constexpr int kLongestFrame = 262144;
+// In the year 2262: later times, which pcapng can tell, would leave no room to wait in.
+constexpr int64_t kLastSecond = std::numeric_limits<int64_t>::max() / int64_t{kSecond_ns};
 
 }  // namespace
 
@@ -52,6 +55,11 @@ std::expected<std::optional<CapturedFrame>, std::string> CaptureReader::next() {
         fmt::format("{}: frame {} was cut to {} of {} bytes when it was captured: capture whole "
                     "frames (tcpdump -s 0)",
                     path_, count_, header->caplen, header->len));
+  }
+  if (header->ts.tv_sec < 0 || header->ts.tv_sec > kLastSecond) {
+    return std::unexpected(
+        fmt::format("{}: frame {} has a time before 1970 or after 2262: correct it (editcap -t)",
+                    path_, count_));
   }
   // With nanosecond precision the field of microseconds holds nanoseconds.
   const uint64_t time_ns = static_cast<uint64_t>(header->ts.tv_sec) * kSecond_ns +

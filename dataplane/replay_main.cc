@@ -134,7 +134,8 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 128));
   app.add_option("--icmp-answers-per-second", options.answers_per_second,
                  "ICMP errors, and likewise echo replies, of each worker")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1'000'000));
   app.add_flag("--json", options.json, "one JSON object per line");
   try {
     app.parse(argc, argv);

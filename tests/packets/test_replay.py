@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import time
 
@@ -52,6 +53,19 @@ def capture(tmp_path):
     return path
 
 
+def pcapng(frame, seconds):
+    """One frame, its time in whole seconds (draft-ietf-opsawg-pcapng)."""
+    def block(kind, body):
+        body += bytes(-len(body) % 4)
+        length = struct.pack("<I", len(body) + 12)
+        return struct.pack("<I", kind) + length + body + length
+    resolution = struct.pack("<HHB3xHH", 9, 1, 0, 0, 0)
+    return (block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+            + block(1, struct.pack("<HHI", 1, 0, 0) + resolution)
+            + block(6, struct.pack("<IIIII", 0, seconds >> 32, seconds & 0xffffffff, len(frame),
+                                   len(frame)) + frame))
+
+
 def test_every_packet_has_one_line_and_every_frame_sent_is_in_the_output(tables, capture, tmp_path):
     done = replay(tables, capture, tmp_path / "out.pcap")
     assert done.returncode == 0, done.stderr
@@ -98,19 +112,24 @@ def test_bad_input_is_told_and_ends_with_code_2(tables, capture, tmp_path):
     wrpcap(str(raw), [IP(src=CLIENT, dst=VIP)], linktype=101)
     text = tmp_path / "text.pcap"
     text.write_text("no capture at all, but long enough to be one")
+    far = tmp_path / "far.pcapng"
+    far.write_bytes(pcapng(bytes(whole[0]), seconds=2**64 - 1))
     (tmp_path / "empty").mkdir()
     for arguments, what in [
             ((tables, tmp_path / "none.pcap"), r"none\.pcap: No such file"),
             ((tables, text), "is no capture file"),
             ((tables, cut), r"cut\.pcap: frame 5: truncated"),
             ((tables, snapped), "frame 1 was cut to 47 of 2000 bytes"),
+            ((tables, far), "frame 1 has a time before 1970 or after 2262"),
             ((tables, raw), "link type RAW, but only Ethernet"),
             ((tmp_path / "empty", capture), "has no published files"),
             ((tmp_path / "none", capture), "has no published files"),
             ((tables, capture, capture), "is the input too"),
             ((tables, capture, tmp_path / "none/out.pcap"), r"none/out\.pcap"),
             ((tables,), "INPUT is required"),
-            (("--mtu", "big", tables, capture), "mtu")]:
+            (("--mtu", "big", tables, capture), "mtu"),
+            (("--icmp-answers-per-second", "1000001", tables, capture), "icmp-answers-per-second"),
+            (("--icmp-answers-per-second", "-5", tables, capture), "icmp-answers-per-second")]:
         done = replay(*arguments)
         assert done.returncode == 2, (arguments, done)
         assert re.search(what, done.stderr), (what, done.stderr)
