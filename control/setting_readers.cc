@@ -2,22 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/algorithm/string/join.hpp>
+
+#include "tables/file_format.h"
 
 namespace maglev {
 namespace {
-
-bool is_name(std::string_view text) {
-  const auto alphanumeric = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
-  const auto allowed = [&](char c) {
-    return alphanumeric(c) || c == '.' || c == '_' || c == '-' || c == ':';
-  };
-  return !text.empty() && text.size() <= kMaxNameLength && alphanumeric(text.front()) &&
-         std::ranges::all_of(text, allowed);
-}
 
 template <typename T>
 T read_by(const YamlCursor& cursor, std::expected<T, std::string> (*parse)(std::string_view)) {

@@ -47,7 +47,7 @@ T read_choice(const YamlCursor& cursor, Choices<T> choices, T fallback) {
 uint32_t read_number(const YamlCursor& cursor, uint32_t min, uint32_t max, uint32_t fallback);
 uint16_t read_port(const YamlCursor& cursor);
 
-// Names appear in URL paths, metrics and command lines, and must pass all of them unchanged.
+// Of a pool, VIP or backend (is_name in tables/file_format.h).
 std::string read_name(const YamlCursor& owner);
 
 // Unspecified where it does not exist or is a mistake.

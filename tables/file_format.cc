@@ -136,9 +136,20 @@ void FileReader::skip_padding() {
   }
 }
 
+bool is_name(std::string_view text) {
+  const auto alphanumeric = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  const auto allowed = [&](char c) {
+    return alphanumeric(c) || c == '.' || c == '_' || c == '-' || c == ':';
+  };
+  return !text.empty() && text.size() <= kMaxNameLength && alphanumeric(text.front()) &&
+         std::ranges::all_of(text, allowed);
+}
+
 std::optional<std::string_view> NameBlock::take(size_t length) {
-  if (length == 0 || length > kMaxNameLength || length > rest_.size()) return std::nullopt;
   const std::string_view name = rest_.substr(0, length);
+  if (name.size() != length || !is_name(name)) return std::nullopt;
   rest_.remove_prefix(length);
   return name;
 }

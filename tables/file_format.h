@@ -106,7 +106,11 @@ class FileReader {
   bool failed_ = false;
 };
 
-// Cuts consecutive names off a name block; a name that does not fit or is empty yields nullopt.
+// Names of pools, VIPs and backends appear in URL paths, metrics, JSON and command lines, and must
+// pass all of them unchanged: letters, digits and ._:- behind a letter or digit.
+bool is_name(std::string_view text);
+
+// Cuts consecutive names off a name block; what does not fit or is no name yields nullopt.
 class NameBlock {
  public:
   explicit NameBlock(std::string_view block) : rest_(block) {}

@@ -258,7 +258,7 @@ std::expected<TableView, std::string> check_table_file(std::span<const std::byte
   view.owners.reserve(owners.size());
   for (const OwnerRecord& owner : owners) {
     const auto name = names.take(owner.name_length);
-    if (!name) return bad("an owner's name is empty, too long or cut short");
+    if (!name) return bad("an owner's name is none, or cut short");
     if (!view.owners.empty() && view.owners.back() >= *name) {
       return bad("the owners are not sorted by name");
     }
@@ -312,7 +312,7 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
   if (!reader.at_end()) return bad("the parts of the pool do not add up to its length");
 
   const auto pool_name = names.take(head->pool_name_length);
-  if (!pool_name) return bad("the pool's name is empty, too long or cut short");
+  if (!pool_name) return bad("the pool's name is none, or cut short");
   view.name = *pool_name;
   std::vector<std::string_view> used_names;
   for (const BackendRecord& backend : view.backends) {
@@ -320,7 +320,7 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
     std::string_view name;
     if (backend.family != AddressFamily::kNone) {
       const auto taken = names.take(backend.name_length);
-      if (!taken) return bad("a backend's name is cut short");
+      if (!taken) return bad("a backend's name is none, or cut short");
       name = *taken;
       used_names.push_back(name);
     }
@@ -402,7 +402,7 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
   for (const VipRecord& vip : view.vips) {
     if (const auto ok = check_vip(vip, head->pool_count); !ok) return bad(ok.error());
     const auto name = names.take(vip.name_length);
-    if (!name) return bad("a VIP's name is empty or cut short");
+    if (!name) return bad("a VIP's name is none, or cut short");
     view.vip_names.push_back(*name);
   }
   if (!names.empty()) return bad("bytes are left after the last name");

@@ -107,6 +107,9 @@ TEST(PublishedTable, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   std::swap(table.owners[0], table.owners[1]);
   EXPECT_FALSE(check_table_file(build_table_file(table))) << "owners out of order";
   table = sample_table();
+  table.owners[4].name = "b\xff";
+  EXPECT_FALSE(check_table_file(build_table_file(table))) << "no name";
+  table = sample_table();
   table.owners[0].weight = 0;
   EXPECT_FALSE(check_table_file(build_table_file(table))) << "weight 0";
   table = sample_table();
@@ -142,6 +145,7 @@ TEST(PublishedPool, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   EXPECT_TRUE(refused(unchanged, {0, 2, 3, 4, 5})) << "owner at an empty place";
   EXPECT_TRUE(refused(unchanged, {1, 1, 3, 4, 5})) << "owner twice";
   EXPECT_TRUE(refused([](auto& b) { b[2].name = b[1].name; })) << "name twice";
+  EXPECT_TRUE(refused([](auto& b) { b[2].name = "b\n1"; })) << "no name";
   EXPECT_TRUE(refused([](auto& b) { b[1].record.next_hop_mac[0] = 1; })) << "multicast MAC";
   EXPECT_TRUE(refused([](auto& b) { b[1].record.address.bytes[7] = 1; })) << "long IPv4";
   EXPECT_TRUE(refused([](auto& b) { b[1].record.resolved = 2; })) << "flag";
@@ -177,7 +181,9 @@ TEST(PublishedRoot, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   EXPECT_FALSE(refused({sample_vip("a", 80), sample_vip("b", 80, VipProtocol::kUdp)}));
   EXPECT_TRUE(refused({sample_vip("a", 80), sample_vip("a", 81)})) << "name twice";
   EXPECT_TRUE(refused({sample_vip("a", 80), sample_vip("b", 80)})) << "address twice";
-  EXPECT_TRUE(refused({sample_vip("", 80)})) << "no name";
+  for (const char* name : {"", "a b", "a\nb", "\xff", ".a", "a\"b"}) {
+    EXPECT_TRUE(refused({sample_vip(name, 80)})) << "no name: " << name;
+  }
   RootVip vip = sample_vip("a", 80);
   vip.record.pool = 1;
   EXPECT_TRUE(refused({vip})) << "pool out of range";
