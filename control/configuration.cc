@@ -21,7 +21,7 @@ constexpr Choice<BackendState> kStates[] = {{"ready", BackendState::kReady},
                                             {"drain", BackendState::kDrain},
                                             {"maintenance", BackendState::kMaintenance}};
 constexpr Choice<HealthType> kHealthTypes[] = {{"tcp", HealthType::kTcp}};
-// What fills a pool's table; one so far.
+// What fills a pool's table.
 constexpr Choice<PlacementKind> kPlacements[] = {{"maglev", PlacementKind::kMaglev},
                                                  {"ring", PlacementKind::kRing},
                                                  {"rendezvous", PlacementKind::kRendezvous},

@@ -8,6 +8,8 @@
 #include <utility>
 
 namespace maglev {
+#include "tables/counted.h"
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -352,8 +354,9 @@ void Controller::path_mtus_changed(const std::vector<ip::address>& addresses) {
   for_each_backend_at(addresses, [this](const std::string& pool, const std::string&,
                                         const ip::address&) { dirty_pools_.insert(pool); });
   const PathMtu mtu = way_out_of(addresses.front()).path_mtu;
-  spdlog::info("path MTU of {} addresses changed; of {} it is {} bytes ({})", addresses.size(),
-               addresses.front().to_string(), mtu.bytes, mtu.reason);
+  spdlog::info("path MTU of {} changed; of {} it is {} bytes ({})",
+               counted(addresses.size(), "destination"), addresses.front().to_string(), mtu.bytes,
+               mtu.reason);
 }
 
 bool Controller::is_outer_packet(const OuterPacket& packet) const {
@@ -500,9 +503,9 @@ void Controller::warn_of_layer2(const std::string& pool, size_t off_link) const 
     const std::string* vip = model_.vip_set().find_layer2(pool, family);
     if (vip == nullptr || off_link == 0) continue;
     spdlog::warn(
-        "pool {}: {} backends are behind a gateway and get nothing from VIP {}, whose "
-        "encapsulation l2 needs them on link",
-        pool, off_link, *vip);
+        "pool {}: VIP {}, whose encapsulation l2 needs backends on link, sends nothing to {} "
+        "behind a gateway",
+        pool, *vip, counted(off_link, "backend"));
   }
 }
 
@@ -543,8 +546,9 @@ std::expected<void, std::string> Controller::write_root() {
       publisher_->replace_root(std::move(root), std::move(tables), std::move(pools));
   if (!replaced) return replaced;
   published_generation_ = largest_generation_;
-  spdlog::info("published generation {}: {} VIPs, {} pools, {} backends without a next hop",
-               published_generation_, model_.vips().size(), planned_.size(), unresolved);
+  spdlog::info("published generation {}: {}, {}, {} without a next hop", published_generation_,
+               counted(model_.vips().size(), "VIP"), counted(planned_.size(), "pool"),
+               counted(unresolved, "backend"));
   return {};
 }
 

@@ -3,7 +3,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -17,6 +16,7 @@
 #include "control/maglevctl_stats.h"
 #include "control/maglevctl_views.h"
 #include "control/simulator_commands.h"
+#include "tables/command_line.h"
 
 namespace maglev {
 namespace {
@@ -25,8 +25,7 @@ using Json = nlohmann::ordered_json;
 namespace errc = boost::system::errc;
 
 constexpr int kDone = 0;
-constexpr int kFailed = 1;      // the daemon refused, or cannot be reached
-constexpr int kWrongUsage = 2;  // nothing was sent
+constexpr int kFailed = 1;  // the daemon refused, or cannot be reached
 
 constexpr std::chrono::milliseconds kAnswerTimeout{10000};
 

@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <boost/algorithm/string/join.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -23,6 +22,8 @@
 #include "control/next_hops.h"
 #include "control/path_mtu.h"
 #include "control/render.h"
+#include "tables/command_line.h"
+#include "tables/counted.h"
 
 namespace maglev {
 namespace {
@@ -30,7 +31,6 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr size_t kMaxConfigurationBytes = size_t{256} << 20;
-constexpr int kBadConfiguration = 2;
 
 std::expected<Configuration, std::vector<std::string>> load_configuration(const std::string& path) {
   const auto content = read_whole_file(path, kMaxConfigurationBytes);
@@ -185,7 +185,7 @@ int run_render(const Options& options, const Configuration& configuration) {
     const auto address = parse_host(text);
     if (!address) {
       fmt::print(stderr, "--outer-source: {}\n", address.error());
-      return kBadConfiguration;
+      return kWrongUsage;
     }
     outer_sources.push_back(*address);
   }
@@ -202,12 +202,12 @@ int run(const Options& options) {
   if (!configuration) {
     const std::string errors = boost::algorithm::join(configuration.error(), "\n") + "\n";
     std::fputs(errors.c_str(), stderr);  // which does not throw when nobody reads it
-    return kBadConfiguration;
+    return kWrongUsage;
   }
   if (options.only_render) return run_render(options, *configuration);
   if (options.only_check) {
-    fmt::print("{} is valid: {} pools, {} VIPs\n", file, configuration->pools.size(),
-               configuration->vips.size());
+    fmt::print("{} is valid: {}, {}\n", file, counted(configuration->pools.size(), "pool"),
+               counted(configuration->vips.size(), "VIP"));
     return 0;
   }
   try {
@@ -244,6 +244,6 @@ int main(int argc, char** argv) {
                  "rendered source of outer headers, of its family")
       ->needs(render);
   app.set_version_flag("--version", MAGLEV_VERSION);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = maglev::parse_command_line(app, argc, argv)) return *code;
   return maglev::run(options);
 }

@@ -18,6 +18,8 @@
 #include <rte_ring.h>
 #include <spdlog/spdlog.h>
 
+#include "tables/counted.h"
+
 namespace maglev {
 namespace {
 
@@ -224,7 +226,7 @@ std::expected<void, std::string> Dataplane::run() {
     return std::unexpected(
         fmt::format("cannot watch {}: {}", settings_.directory, std::strerror(errno)));
   }
-  spdlog::info("ready: {} workers", workers_.size());
+  spdlog::info("ready: {}", counted(workers_.size(), "worker"));
   pollfd events[] = {{signals.get(), POLLIN, 0}, {changes.get(), POLLIN, 0}};
   while (true) {
     const bool waiting = publication_pending_ || snapshots_.retired_count() > 0;

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <CLI/CLI.hpp>
 
 #include "dataplane/dataplane.h"
 #include "dataplane/environment.h"
+#include "tables/command_line.h"
 
 namespace maglev {
 namespace {
@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
   app.add_option("FILE", path, "configuration file (YAML)")->required();
   app.add_flag("--check", check, "only check the file");
   app.add_flag("--detach", detach, "remove the steering programs from the AF_XDP ports, and exit");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto code = parse_command_line(app, argc, argv)) return *code;
 
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go: forwarding does not
   spdlog::set_default_logger(spdlog::stderr_logger_mt("dataplane"));
@@ -76,7 +76,7 @@ int run(int argc, char** argv) {
   const auto settings = read_settings(path);
   if (!settings) {
     std::fputs((settings.error() + "\n").c_str(), stderr);
-    return 2;
+    return kWrongUsage;
   }
   if (check) return 0;
   const auto ok = detach ? detach_steering(*settings) : forward(*settings);

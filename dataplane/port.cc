@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "tables/counted.h"
+
 namespace maglev {
 namespace {
 
@@ -126,12 +128,12 @@ std::expected<void, std::string> Port::configure(uint32_t workers, rte_mempool* 
   receive_queues_ = std::min<uint32_t>(settings_.queues, info.max_rx_queues);
   transmit_queues_ = std::min<uint32_t>(workers, info.max_tx_queues);
   if (receive_queues_ < settings_.queues) {
-    spdlog::warn("port {}: {} RX queues asked for, the device has {}", settings_.name,
-                 settings_.queues, receive_queues_);
+    spdlog::warn("port {}: {} asked for, the device has {}", settings_.name,
+                 counted(settings_.queues, "RX queue"), receive_queues_);
   }
   if (transmit_queues_ < workers) {
-    spdlog::info("port {}: {} workers take turns on {} TX queues", settings_.name, workers,
-                 transmit_queues_);
+    spdlog::info("port {}: {} workers take turns on {}", settings_.name, workers,
+                 counted(transmit_queues_, "TX queue"));
     locks_.resize(transmit_queues_);
     for (rte_spinlock_t& lock : locks_) rte_spinlock_init(&lock);
   }
@@ -172,8 +174,9 @@ std::expected<void, std::string> Port::start() {
     return failure(settings_, "cannot start", error);
   }
   const PortFacts now = facts();
-  spdlog::info("port {}: {} with {} RX and {} TX queues, MTU {}", settings_.name, settings_.device,
-               receive_queues_, transmit_queues_, now.mtu);
+  spdlog::info("port {}: {} with {} and {}, MTU {}", settings_.name, settings_.device,
+               counted(receive_queues_, "RX queue"), counted(transmit_queues_, "TX queue"),
+               now.mtu);
   return {};
 }
 

@@ -5,16 +5,15 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "dataplane/replay.h"
 #include "dataplane/replay_capture.h"
+#include "tables/command_line.h"
 
 namespace maglev {
 namespace {
 
-constexpr int kBadInput = 2;
 constexpr uint32_t kPorts = 256;
 constexpr std::array<uint8_t, 6> kPortMac = {2, 0, 0, 0, 0, 1};
 
@@ -137,15 +136,11 @@ int run(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1'000'000));
   app.add_flag("--json", options.json, "one JSON object per line");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadInput;
-  }
+  if (const auto code = parse_command_line(app, argc, argv)) return *code;
   if (const auto done = replay_capture(options); !done) {
     std::fflush(stdout);
     std::fputs(fmt::format("maglev-replay: {}\n", done.error()).c_str(), stderr);
-    return kBadInput;
+    return kWrongUsage;
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "tables/counted.h"
 #include "tables/file_format.h"
 
 namespace maglev {
@@ -69,8 +70,9 @@ void check_cores(const YamlCursor& cursor, const DataplaneSettings& settings) {
     cursor.fail("no port has an RX queue: give one of them queues: 1 or more");
   }
   if (settings.cores.size() < settings.total_queues()) {
-    cursor.fail(fmt::format("{} cores for {} RX queues: list one core per queue",
-                            settings.cores.size(), settings.total_queues()));
+    cursor.fail(fmt::format("{} for {}: list one core per queue",
+                            counted(settings.cores.size(), "core"),
+                            counted(settings.total_queues(), "RX queue")));
   }
 }
 

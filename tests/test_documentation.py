@@ -22,6 +22,18 @@ def test_the_configuration_file_of_the_document_is_valid(daemon, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("program", [
+    "control/maglev-control", "control/maglevctl", "dataplane/maglev-dataplane",
+    "dataplane/maglev-replay", "dataplane/bpf/maglev-decap"])
+def test_a_wrong_command_line_ends_with_code_2(program):
+    def run(option):
+        return subprocess.run([BUILD / program, option], capture_output=True, text=True, timeout=30)
+
+    wrong = run("--no-such-option")
+    assert wrong.returncode == 2 and wrong.stderr, wrong
+    assert run("--help").returncode == 0
+
+
 def test_the_options_of_maglev_decap_are_those_of_the_document():
     document = (ROOT / "docs/backends.md").read_text()
     documented = set(re.findall(r"^\| `(--[a-z-]+)", document, re.MULTILINE))

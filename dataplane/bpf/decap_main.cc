@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <linux/if_link.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -17,6 +16,7 @@
 #include "dataplane/bpf/attachment.h"
 #include "dataplane/bpf/decap_maps.h"
 #include "decap.skel.h"
+#include "tables/command_line.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -226,11 +226,11 @@ int main(int argument_count, char** arguments) {
       ->excludes(from)
       ->excludes(gue_ports)
       ->excludes(checksum);
-  CLI11_PARSE(app, argument_count, arguments);
+  if (const auto code = maglev::parse_command_line(app, argument_count, arguments)) return *code;
   if (!options.stats && options.outer_sources.empty()) {
     fmt::print(stderr,
                "maglev-decap: name each load balancer's outer source with --from ADDRESS\n");
-    return 2;
+    return maglev::kWrongUsage;
   }
   // Line by line, for whoever waits for "ready" at the other end of a pipe.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);

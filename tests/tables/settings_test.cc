@@ -70,7 +70,7 @@ dataplane:
             "found '65'");
   EXPECT_NE(errors[3].find("maglev.yaml:10:7"), std::string::npos) << errors[3];
   EXPECT_NE(errors[3].find("two ports are named 'a'"), std::string::npos) << errors[3];
-  EXPECT_NE(errors[4].find("1 cores for 2 RX queues"), std::string::npos) << errors[4];
+  EXPECT_NE(errors[4].find("1 core for 2 RX queues"), std::string::npos) << errors[4];
 }
 
 TEST(Settings, APortMayOnlySendButNotEveryPort) {
