@@ -130,7 +130,7 @@ std::expected<void, std::string> Dataplane::prepare_steering(const std::string& 
   for (uint32_t p = 0; p < ports_.size(); ++p) {
     if (!is_af_xdp(ports_[p].settings())) continue;
     auto steering =
-        Steering::prepare(af_xdp_interface(ports_[p].settings()), steering_program, vips);
+        Steering::prepare(device_interface(ports_[p].settings()), steering_program, vips);
     if (!steering) return std::unexpected(steering.error());
     steered_.push_back({p, std::move(*steering)});
   }

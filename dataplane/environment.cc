@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "dataplane/port.h"
+#include "tables/counted.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -37,6 +38,15 @@ uint64_t free_hugepage_mib() {
     bytes += size_kib * 1024 * free_pages;
   }
   return bytes / kMib;
+}
+
+// Which counts pages of 2 MiB, used and free.
+constexpr const char* kHugepageNumber = "/proc/sys/vm/nr_hugepages";
+
+uint64_t hugepage_number() {
+  uint64_t pages = 0;
+  std::ifstream(kHugepageNumber) >> pages;
+  return pages;
 }
 
 std::string cores_option(const DataplaneSettings& settings) {
@@ -100,10 +110,12 @@ std::expected<void, std::string> start_eal(const DataplaneSettings& settings,
                                            const std::string& steering_program) {
   const uint64_t free_mib = free_hugepage_mib();
   if (settings.hugepages && free_mib < settings.memory_mib) {
+    const uint64_t missing = (settings.memory_mib - free_mib + 1) / 2;
     return std::unexpected(fmt::format(
-        "dataplane.memory_mib asks for {} MiB of hugepages, {} MiB are free: write {} more pages "
-        "to /proc/sys/vm/nr_hugepages, or set dataplane.hugepages to false for a trial",
-        settings.memory_mib, free_mib, (settings.memory_mib - free_mib + 1) / 2));
+        "dataplane.memory_mib asks for {} MiB of hugepages, {} MiB are free: write {} to {}, which "
+        "adds {}, or set dataplane.hugepages to false for a trial",
+        settings.memory_mib, free_mib, hugepage_number() + missing, kHugepageNumber,
+        counted(missing, "page")));
   }
   std::vector<std::string> arguments = eal_arguments(settings, steering_program);
   std::vector<char*> argv;

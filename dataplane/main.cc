@@ -31,7 +31,7 @@ std::expected<DataplaneSettings, std::string> read_settings(const std::string& p
 std::expected<void, std::string> detach_steering(const DataplaneSettings& settings) {
   for (const PortSettings& port : settings.ports) {
     if (!is_af_xdp(port)) continue;
-    if (auto ok = Steering::detach(af_xdp_interface(port)); !ok) return ok;
+    if (auto ok = Steering::detach(device_interface(port)); !ok) return ok;
   }
   return {};
 }
@@ -48,7 +48,7 @@ std::expected<void, std::string> forward(const DataplaneSettings& settings) {
   block_signals();
   if (auto ok = lock_directory(settings.directory); !ok) return ok;
   for (const PortSettings& port : settings.ports) {
-    if (auto ok = check_af_xdp(port, steering_program); !ok) return ok;
+    if (auto ok = check_device(port, steering_program); !ok) return ok;
   }
   if (auto ok = start_eal(settings, steering_program); !ok) return ok;
   auto dataplane = Dataplane::create(settings, steering_program);

@@ -67,10 +67,14 @@ bool is_af_xdp(const PortSettings& port) {
   return port.device.starts_with(kAfXdp);
 }
 
-std::string af_xdp_interface(const PortSettings& port) {
+std::string device_interface(const PortSettings& port) {
   constexpr std::string_view kKey = ",iface=";
   const size_t at = port.device.find(kKey);
-  if (!is_af_xdp(port) || at == std::string::npos) return {};
+  // Other devices make the interface they name, or mean a socket by it.
+  constexpr std::string_view kOfInterfaces[] = {kAfXdp, "net_af_packet", "net_pcap"};
+  const bool has_one = std::ranges::any_of(
+      kOfInterfaces, [&](std::string_view driver) { return port.device.starts_with(driver); });
+  if (!has_one || at == std::string::npos) return {};
   const size_t begin = at + kKey.size();
   return port.device.substr(begin, port.device.find(',', begin) - begin);
 }
@@ -87,15 +91,15 @@ std::string device_arguments(const PortSettings& port, const std::string& steeri
   return arguments;
 }
 
-std::expected<void, std::string> check_af_xdp(const PortSettings& port,
+std::expected<void, std::string> check_device(const PortSettings& port,
                                               const std::string& steering_program) {
-  if (!is_af_xdp(port)) return {};
-  const std::string interface = af_xdp_interface(port);
-  if (if_nametoindex(interface.c_str()) == 0) {
+  const std::string interface = device_interface(port);
+  const bool needs_one = is_af_xdp(port) || !interface.empty();
+  if (needs_one && if_nametoindex(interface.c_str()) == 0) {
     return std::unexpected(
         fmt::format("port {} ({}): there is no interface '{}'", port.name, port.device, interface));
   }
-  if (access(steering_program.c_str(), R_OK) != 0) {
+  if (is_af_xdp(port) && access(steering_program.c_str(), R_OK) != 0) {
     return std::unexpected(
         fmt::format("port {}: cannot read the steering program {}: {}: install it (meson install), "
                     "or name it in dataplane.steering_program",
@@ -110,7 +114,7 @@ std::expected<Port, std::string> Port::find(const PortSettings& settings) {
   if (rte_eth_dev_get_port_by_name(name.c_str(), &device) != 0) {
     return std::unexpected(fmt::format(
         "port {}: DPDK has no device '{}': check the address or name, and for a PCI device that it "
-        "is bound to a DPDK driver (dpdk-devbind.py --status)",
+        "is bound to a DPDK driver (dpdk-devbind.py --status); DPDK's messages above may say more",
         settings.name, name));
   }
   return Port(settings, device);
@@ -120,10 +124,6 @@ std::expected<void, std::string> Port::configure(uint32_t workers, rte_mempool* 
   rte_eth_dev_info info{};
   if (int error = rte_eth_dev_info_get(device_, &info); error != 0) {
     return failure(settings_, "cannot read the device's abilities", error);
-  }
-  if (settings_.queues == 0 && is_af_xdp(settings_)) {
-    return failure(settings_, "an AF_XDP port sends only with an RX queue: set queues to 1",
-                   EINVAL);
   }
   receive_queues_ = std::min<uint32_t>(settings_.queues, info.max_rx_queues);
   transmit_queues_ = std::min<uint32_t>(workers, info.max_tx_queues);
@@ -201,7 +201,7 @@ PortFacts Port::facts() const {
   }
   if (rte_eth_dev_get_mtu(device_, &mtu) == 0) facts.mtu = mtu;
   if (is_af_xdp(settings_)) {
-    std::ifstream(fmt::format("/sys/class/net/{}/mtu", af_xdp_interface(settings_))) >> facts.mtu;
+    std::ifstream(fmt::format("/sys/class/net/{}/mtu", device_interface(settings_))) >> facts.mtu;
   }
   return facts;
 }

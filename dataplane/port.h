@@ -22,12 +22,13 @@ namespace maglev {
 // net_af_xdp the number of queues and the steering program are added to its arguments.
 bool is_pci_address(const std::string& device);
 bool is_af_xdp(const PortSettings& port);
-// The kernel interface of an AF_XDP device: its iface= argument; empty where there is none.
-std::string af_xdp_interface(const PortSettings& port);
+// The kernel interface that a device sends and receives on: the iface= argument of AF_XDP,
+// AF_PACKET and libpcap; empty where there is none.
+std::string device_interface(const PortSettings& port);
 std::string device_arguments(const PortSettings& port, const std::string& steering_program);
-// What an AF_XDP device needs is there: its interface and the steering program. DPDK itself only
-// says afterwards that there is no such device.
-std::expected<void, std::string> check_af_xdp(const PortSettings& port,
+// What a device needs is there: its interface and, for AF_XDP, the steering program. DPDK itself
+// only says afterwards that there is no such device.
+std::expected<void, std::string> check_device(const PortSettings& port,
                                               const std::string& steering_program);
 
 // A transmit queue of a device. Where the device has fewer queues than there are workers, several

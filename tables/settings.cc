@@ -52,6 +52,9 @@ PortSettings read_port(const YamlCursor& cursor) {
       static_cast<uint32_t>(cursor.optional("rx_descriptors").integer(64, 32768, 1024));
   port.tx_descriptors =
       static_cast<uint32_t>(cursor.optional("tx_descriptors").integer(64, 32768, 1024));
+  if (port.queues == 0 && port.device.starts_with("net_af_xdp")) {
+    cursor.fail("an AF_XDP port sends only with an RX queue: set queues to 1 or more");
+  }
   if (port.name.size() > kMaxNameLength) cursor.fail("the port's name is longer than 255 bytes");
   return port;
 }

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import expected
+import hugepages
 from lab import to_yaml
 
 
@@ -48,8 +49,10 @@ def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
 @pytest.mark.parametrize("change, message", [
     ({"steering_program": "/nowhere/steering.bpf.o"}, "cannot read the steering program"),
     ({"ports": [{"name": "uplink", "device": "net_af_xdp0,iface=nowhere"}]},
+     "there is no interface 'nowhere'"),
+    ({"ports": [{"name": "uplink", "device": "net_af_packet0,iface=nowhere"}]},
      "there is no interface 'nowhere'")])
-def test_what_an_af_xdp_port_lacks_is_named(lab, change, message):
+def test_what_a_port_lacks_is_named(lab, change, message):
     lab.settings["directory"] = str(lab.directory / "elsewhere")
     lab.settings["dataplane"] |= {"hugepages": False, "memory_mib": 64} | change
     lacking = run_to_its_end(lab, "maglev-dataplane", other_configuration(lab))
@@ -83,7 +86,9 @@ def test_too_few_hugepages_are_told_with_the_number_needed(make_lab):
     lab.configuration.write_text(to_yaml(lab.settings))
     refused = run_to_its_end(lab, "maglev-dataplane", lab.configuration)
     assert refused.returncode > 0
-    assert "1048576 MiB" in refused.stderr and "nr_hugepages" in refused.stderr
+    wanted = int(hugepages.NUMBER.read_text()) + (1 << 20) // hugepages.PAGE_MIB
+    assert "1048576 MiB" in refused.stderr
+    assert f"write {wanted - hugepages.free_pages()} to {hugepages.NUMBER}" in refused.stderr
     assert "xdp" not in lab.show_link("lb", "eth0")
 
 

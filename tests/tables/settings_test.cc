@@ -84,6 +84,18 @@ TEST(Settings, APortMayOnlySendButNotEveryPort) {
   EXPECT_NE(errors[0].find("no port has an RX queue"), std::string::npos) << errors[0];
 }
 
+TEST(Settings, AnAfXdpPortCannotOnlySend) {
+  const auto [settings, errors] = read(R"(dataplane:
+  cores: [1]
+  ports:
+    - {name: a, device: net_null0}
+    - {name: b, device: "net_af_xdp0,iface=lb0", queues: 0}
+)");
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].substr(0, 16), "maglev.yaml:5:7:") << errors[0];
+  EXPECT_NE(errors[0].find("set queues to 1"), std::string::npos) << errors[0];
+}
+
 TEST(Settings, AQuotedNumberIsText) {
   const auto [settings, errors] = read(R"(
 dataplane:
