@@ -235,7 +235,9 @@ std::expected<Controller::Foreseen, Refusal> Controller::foresee(
   const OverrideKey& key = planned->front().key;
   if (key.kind != OverrideKey::Kind::kBackend) {
     return std::unexpected(
-        Refusal{"bad_request", "dry_run tells what a change of backends would move, no other"});
+        Refusal{"bad_request",
+                "only requests that add, change or remove one backend (POST, PATCH or DELETE at "
+                "/v1/pools/POOL/backends) take dry_run: leave it out to make this change"});
   }
   Model next = model_;
   next.apply(*planned);
