@@ -217,9 +217,7 @@ std::expected<Configuration, std::vector<std::string>> read_configuration(
   document.only_keys({"directory", "state", "hash_seed", "outer_source_prefixes", "control",
                       "dataplane", "pools", "vips"});
   Configuration configuration;
-  const DataplaneSettings dataplane = read_dataplane_settings(document);
-  configuration.directory = dataplane.directory;
-  configuration.ports = dataplane.ports;
+  configuration.dataplane = read_dataplane_settings(document);
   configuration.state_directory = read_path(document.optional("state"), "/var/lib/maglev");
   configuration.hash_seed = read_hash_seed(document.required("hash_seed"));
   read_outer_source_prefixes(document.optional("outer_source_prefixes"), configuration);
@@ -229,7 +227,7 @@ std::expected<Configuration, std::vector<std::string>> read_configuration(
       read_number(control.optional("path_mtu_expiry_s"), kMinPathMtuExpiryS, kMaxPathMtuExpiryS,
                   configuration.path_mtu_expiry_s);
   const YamlCursor socket = control.optional("socket");
-  configuration.socket = read_path(socket, configuration.directory + "/control.sock");
+  configuration.socket = read_path(socket, configuration.dataplane.directory + "/control.sock");
   if (configuration.socket.size() > kMaxSocketPath) {
     socket.fail(fmt::format("the socket's path is longer than the {} bytes that Unix sockets allow",
                             kMaxSocketPath));

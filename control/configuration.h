@@ -68,13 +68,12 @@ T by_socket(T value) {
 }
 
 struct Configuration {
-  std::string directory;                      // shared with the dataplane
   std::string state_directory;                // control's own
   std::string socket;                         // path
   uint32_t path_mtu_expiry_s = 600;           // of what routers tell
   uint64_t hash_seed = 0;                     // secret: never logged, never shown
   std::vector<Prefix> outer_source_prefixes;  // at most one of a family
-  std::vector<PortSettings> ports;
+  DataplaneSettings dataplane;                // with the directory shared with it
   ByName<Pool> pools;
   ByName<Vip> vips;
 };

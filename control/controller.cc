@@ -1,15 +1,16 @@
 #include "control/controller.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <utility>
 
-namespace maglev {
 #include "tables/counted.h"
 
+namespace maglev {
 namespace {
 
 using std::chrono::milliseconds;
@@ -50,12 +51,31 @@ std::vector<std::string> find_fixed(const Configuration& now, const Configuratio
     errors.push_back(fmt::format(
         "{} cannot change while maglev-control runs: stop it and start it again", setting));
   };
-  must_stay(now.directory == next.directory, "directory");
+  must_stay(now.dataplane.directory == next.dataplane.directory, "directory");
   must_stay(now.state_directory == next.state_directory, "state");
   must_stay(now.hash_seed == next.hash_seed, "hash_seed");
   must_stay(now.socket == next.socket, "control.socket");
-  must_stay(now.ports == next.ports, "dataplane.ports");
+  must_stay(now.dataplane.ports == next.dataplane.ports, "dataplane.ports");
   return errors;
+}
+
+// What the dataplane has taken from the file and goes on with until it is started again.
+std::vector<std::string_view> find_waiting(const DataplaneSettings& now,
+                                           const DataplaneSettings& next) {
+  std::vector<std::string_view> waiting;
+  const auto compare = [&](auto DataplaneSettings::*setting, std::string_view name) {
+    if (now.*setting != next.*setting) waiting.push_back(name);
+  };
+  compare(&DataplaneSettings::main_core, "main_core");
+  compare(&DataplaneSettings::cores, "cores");
+  compare(&DataplaneSettings::memory_mib, "memory_mib");
+  compare(&DataplaneSettings::hugepages, "hugepages");
+  compare(&DataplaneSettings::packet_buffers, "packet_buffers");
+  compare(&DataplaneSettings::packet_buffer_bytes, "packet_buffer_bytes");
+  compare(&DataplaneSettings::icmp_answers_per_second, "icmp_answers_per_second");
+  compare(&DataplaneSettings::steering_program, "steering_program");
+  compare(&DataplaneSettings::eal_options, "eal_options");
+  return waiting;
 }
 
 bool changes_targets(const Override& change) {
@@ -292,6 +312,11 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
 
   if (!dropped.empty()) forget(dropped);
   const bool sources_differ = next.outer_source_prefixes != configuration_.outer_source_prefixes;
+  const auto waiting = find_waiting(configuration_.dataplane, next.dataplane);
+  if (!waiting.empty()) {
+    spdlog::warn("changed in dataplane: {}: in force once maglev-dataplane is started again",
+                 fmt::join(waiting, ", "));
+  }
   configuration_ = std::move(next);
   const Model before = std::exchange(model_, std::move(model));
   root_is_dirty_ = true;

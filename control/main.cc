@@ -55,11 +55,11 @@ class Daemon {
         stop_signals_(io_, SIGTERM, SIGINT),
         reload_signal_(io_, SIGHUP),
         tick_(io_) {
-    auto publisher = need(Publisher::open(configuration.directory));
+    auto publisher = need(Publisher::open(configuration.dataplane.directory));
     auto state = need(State::open(configuration.state_directory));
     const std::string socket = configuration.socket;
     listen_for_path_mtus(configuration.path_mtu_expiry_s);
-    report_ = std::make_unique<DataplaneReport>(io_, configuration.directory,
+    report_ = std::make_unique<DataplaneReport>(io_, configuration.dataplane.directory,
                                                 [this] { api_->dataplane_reported(); });
     controller_ =
         std::make_unique<Controller>(std::move(configuration), std::move(state),

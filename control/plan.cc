@@ -120,7 +120,7 @@ WayOut find_way_out(NextHop next_hop, const std::optional<PathMtuMemory::Entry>&
   way_out.next_hop = std::move(next_hop);
   NextHop& hop = way_out.next_hop;
   if (!hop.resolved) return way_out;
-  const auto& ports = configuration.ports;
+  const auto& ports = configuration.dataplane.ports;
   const auto port = std::ranges::find(ports, hop.interface, &PortSettings::interface);
   if (port == ports.end()) {
     NextHop unresolved;

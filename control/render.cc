@@ -27,7 +27,8 @@ WayOut rendered_way_out(const ip::address& address, const Configuration& configu
   hop.outer_source = ip::make_address(address.is_v4() ? kRenderedSourceIpv4 : kRenderedSourceIpv6);
   hop.via = address;
   hop.on_link = true;
-  if (!configuration.ports.empty()) hop.interface = configuration.ports.front().interface;
+  if (!configuration.dataplane.ports.empty())
+    hop.interface = configuration.dataplane.ports.front().interface;
   hop.reason.clear();
   const Prefix source = choose_outer_source(configuration.outer_source_prefixes, hop.outer_source);
   return {std::move(hop), 0, source, {}};

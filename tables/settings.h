@@ -26,6 +26,7 @@ struct PortSettings {
 struct CoreSettings {
   uint32_t lcore = 0;
   uint32_t processor = 0;
+  bool operator==(const CoreSettings&) const = default;
 };
 
 struct DataplaneSettings {

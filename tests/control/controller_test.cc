@@ -497,6 +497,23 @@ TEST_F(ReloadTest, WhatIsFixedIsRefusedWithWhatToDoAndNothingChanges) {
   EXPECT_EQ(controller_->generation(), 1u);
 }
 
+TEST_F(ReloadTest, WhatWaitsForTheDataplanesNextStartIsNamed) {
+  start_healthy();
+  std::ostringstream log;
+  const auto usual = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_st>(log)));
+  EXPECT_TRUE(reload_with("name: web", "name: web"));
+  EXPECT_EQ(log.str().find("maglev-dataplane"), std::string::npos) << log.str();
+  EXPECT_TRUE(reload_with("cores: [1]", "cores: [2]\n  memory_mib: 512"));
+  spdlog::set_default_logger(usual);
+  EXPECT_NE(
+      log.str().find("dataplane: cores, memory_mib: in force once maglev-dataplane is started"),
+      std::string::npos)
+      << log.str();
+  EXPECT_EQ(controller_->generation(), 1u);
+}
+
 TEST_F(ReloadTest, ANewPrefixOfOuterSourcesIsPublished) {
   start_healthy();
   ASSERT_TRUE(reload_with("dataplane:", "outer_source_prefixes: [198.18.64.0/24]\ndataplane:"));

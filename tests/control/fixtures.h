@@ -130,7 +130,7 @@ class ControllerTest : public testing::Test {
   void start() {
     auto configuration = read_configuration(text_, "test.yaml");
     ASSERT_TRUE(configuration) << configuration.error().front();
-    auto publisher = Publisher::open(configuration->directory);
+    auto publisher = Publisher::open(configuration->dataplane.directory);
     ASSERT_TRUE(publisher) << publisher.error();
     auto state = State::open(configuration->state_directory);
     ASSERT_TRUE(state) << state.error();

@@ -17,7 +17,7 @@ using boost::asio::ip::make_address_v4;
 
 Configuration with_two_ports() {
   Configuration configuration;
-  configuration.ports = {{"a", "net_null0", "lb0"}, {"b", "net_null1", "lb1"}};
+  configuration.dataplane.ports = {{"a", "net_null0", "lb0"}, {"b", "net_null1", "lb1"}};
   return configuration;
 }
 
