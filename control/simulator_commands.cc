@@ -21,16 +21,17 @@
 #include "control/simulator.h"
 #include "control/simulator_input.h"
 #include "control/simulator_views.h"
+#include "tables/command_line.h"
 
 namespace maglev {
 namespace {
 
 constexpr int kDone = 0;
-constexpr int kWrongUsage = 2;
+constexpr const char* kDefaultHash = "md5-64";
 
 struct Arguments {
   std::string placement = "maglev";
-  std::string hash = "md5-64";
+  std::optional<std::string> hash;  // nullopt: not given
   MembershipText membership;
   PlacementSettings settings;
   uint32_t replicas = 1;
@@ -116,11 +117,21 @@ std::expected<void, std::string> write_files(std::span<const OutputFile> files) 
   return outcome;
 }
 
+std::expected<KeyHash, std::string> read_hash(const Arguments& arguments) {
+  const auto kind = parse_placement_kind(arguments.placement);
+  const auto own = kind ? own_hash(*kind) : std::nullopt;  // `all` is none
+  if (own && arguments.hash) {
+    return std::unexpected(
+        fmt::format("{} has a hash of its own, {}: leave --hash out", arguments.placement, *own));
+  }
+  return parse_key_hash(arguments.hash.value_or(kDefaultHash));
+}
+
 std::expected<Scenario, std::string> read_scenario(const Arguments& arguments) {
   Scenario scenario;
   scenario.settings = arguments.settings;
   scenario.replicas = arguments.replicas;
-  const auto hash = parse_key_hash(arguments.hash);
+  const auto hash = read_hash(arguments);
   if (!hash) return std::unexpected(hash.error());
   scenario.settings.hash = *hash;
   auto membership = read_membership(arguments.membership);
@@ -264,7 +275,7 @@ int run_owner(const Arguments& arguments, bool json) {
   const auto kind = parse_placement_kind(arguments.placement);
   if (!kind) return refuse(kind.error());
   auto settings = arguments.settings;
-  const auto hash = parse_key_hash(arguments.hash);
+  const auto hash = read_hash(arguments);
   if (!hash) return refuse(hash.error());
   settings.hash = *hash;
   const auto membership = read_membership(arguments.membership);
@@ -329,8 +340,10 @@ void add_shared_options(CLI::App& command, Arguments& a, std::string_view also) 
       ->delimiter(',');
   command.add_option("--zone", a.membership.zone, "NODE=ZONE, the zone it is to have")
       ->delimiter(',');
-  command.add_option("--hash", a.hash, "md5-64, sha1-32, fnv1a-fmix-32, xxh64")
-      ->capture_default_str();
+  command
+      .add_option("--hash", a.hash,
+                  "md5-64, sha1-32, fnv1a-fmix-32, xxh64; ketama and slots have their own")
+      ->default_str(kDefaultHash);
   command.add_option("--vnodes", a.settings.vnodes, "ring, bounded: tokens per unit of weight")
       ->check(check_whole<uint32_t>)
       ->capture_default_str();

@@ -105,12 +105,16 @@ Json balance_json(const Simulation& simulation, Balance Change::*side) {
   return json;
 }
 
+std::string_view hash_of(const Simulation& simulation, const Scenario& scenario) {
+  return own_hash(simulation.kind).value_or(to_text(scenario.settings.hash));
+}
+
 }  // namespace
 
 std::string simulation_text(const Simulation& simulation, const Scenario& scenario) {
   std::string text = fmt::format(
       "{}, {} keys, {}{}\n", to_text(simulation.kind), scenario.workload.keys.size(),
-      to_text(scenario.settings.hash),
+      hash_of(simulation, scenario),
       scenario.replicas > 1 ? fmt::format(", {} replicas a key", scenario.replicas) : "");
   text += change_text(simulation.keys, scenario.replicas > 1 ? "copies of keys" : "keys");
   text += fmt::format("; modulo {} keys\n", simulation.modulo_moved);
@@ -126,7 +130,7 @@ Json simulation_json(const Simulation& simulation, const Scenario& scenario,
                      const std::vector<std::string>& warnings) {
   const Movement& movement = simulation.keys.movement;
   Json json{{"placement", to_text(simulation.kind)},
-            {"hash", to_text(scenario.settings.hash)},
+            {"hash", hash_of(simulation, scenario)},
             {"keys", scenario.workload.keys.size()},
             {"replicas", scenario.replicas},
             {"before", balance_json(simulation, &Change::before)},

@@ -109,6 +109,12 @@ std::string_view to_text(PlacementKind kind) {
   return kKindNames[std::to_underlying(kind)];
 }
 
+std::optional<std::string_view> own_hash(PlacementKind kind) {
+  if (kind == PlacementKind::kKetama) return "crc-32";
+  if (kind == PlacementKind::kSlots) return "crc-16";
+  return std::nullopt;
+}
+
 std::expected<PlacementKind, std::string> parse_placement_kind(std::string_view text) {
   const auto name = std::ranges::find(kKindNames, text);
   if (name != kKindNames.end()) return kKinds[static_cast<size_t>(name - kKindNames.begin())];

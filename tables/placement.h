@@ -25,6 +25,7 @@
 #include <expected>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,9 @@ std::span<const PlacementKind> all_placement_kinds();
 std::string_view to_text(PlacementKind kind);
 // Fails with a sentence that lists the choices.
 std::expected<PlacementKind, std::string> parse_placement_kind(std::string_view text);
+
+// The name of the hash that a kind brings along; nullopt where PlacementSettings choose it.
+std::optional<std::string_view> own_hash(PlacementKind kind);
 
 inline constexpr uint32_t kMaxNodeWeight = 1'000'000;
 

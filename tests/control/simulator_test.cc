@@ -157,6 +157,27 @@ TEST(Simulate, ChangesWeights) {
   EXPECT_EQ(result["flows"].size(), 1u);
 }
 
+TEST(Simulate, NamesTheHashThatCounts) {
+  const auto hash_of = [](const std::string& placement) {
+    return simulated({"--placement", placement, "--nodes", "a,b"})["hash"];
+  };
+  EXPECT_EQ(hash_of("ring"), "md5-64");
+  EXPECT_EQ(hash_of("ketama"), "crc-32");
+  EXPECT_EQ(hash_of("slots"), "crc-16");
+  const std::string text = run({"simulate", "--placement", "ketama", "--nodes", "a,b"}).out;
+  EXPECT_EQ(text.substr(0, text.find('\n')), "ketama, 100000 keys, crc-32");
+}
+
+TEST(Simulate, RefusesAHashThatWouldNotCount) {
+  for (const char* placement : {"ketama", "slots"}) {
+    expect_refused({"simulate", "--placement", placement, "--hash", "xxh64", "--nodes", "a,b"},
+                   "has a hash of its own");
+    expect_refused({"owner", "--placement", placement, "--hash", "xxh64", "--nodes", "a,b", "k"},
+                   "has a hash of its own");
+  }
+  EXPECT_EQ(run({"simulate", "--placement", "all", "--hash", "xxh64", "--nodes", "a,b"}).code, 0);
+}
+
 TEST(Simulate, WarnsOfABusyNodeAndOfALargeMissWave) {
   const Outcome outcome =
       run({"simulate", "--placement", "ring", "--hash", "sha1-32", "--vnodes", "1", "--nodes",
