@@ -54,8 +54,15 @@ fs::path packets_directory() {
 
 std::vector<fs::path> case_files() {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(packets_directory() / "cases")) {
-    files.push_back(entry.path());
+  const fs::path directory = packets_directory() / "cases";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) files.push_back(entry.path());
+  if (error) {  // found before any test runs, by GoogleTest's registration of them
+    std::fputs(
+        fmt::format("packet_cases: cannot read {}: {}\n", directory.string(), error.message())
+            .c_str(),
+        stderr);
+    std::exit(2);
   }
   std::ranges::sort(files);
   return files;

@@ -25,6 +25,13 @@ def text_of_case():
     return (PACKETS / "cases" / CASE).read_text()
 
 
+def test_a_directory_without_cases_is_told(tmp_path):
+    done = subprocess.run([BUILD / "tests/packets/packet_cases"], timeout=60, capture_output=True,
+                          env=dict(os.environ, MAGLEV_PACKETS=str(tmp_path)), text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"packet_cases: cannot read {tmp_path}/cases: No such file or directory\n"
+
+
 def test_the_case_holds_as_it_is(tmp_path):
     done = run(tmp_path, text_of_case())
     assert done.returncode == 0 and "1 test " in done.stdout, done.stdout
