@@ -27,7 +27,7 @@ std::string with(std::string_view what, std::string_view by) {
 TEST(Configuration, AGoodFileIsReadWithDefaults) {
   const auto configuration = read_configuration(kGood, "maglev.yaml");
   ASSERT_TRUE(configuration) << configuration.error().front();
-  EXPECT_EQ(configuration->directory, "/run/maglev-test/run");
+  EXPECT_EQ(configuration->dataplane.directory, "/run/maglev-test/run");
   EXPECT_EQ(configuration->socket, "/run/maglev-test/run/control.sock");
   EXPECT_EQ(configuration->hash_seed, 0x9e3779b97f4a7c15u);
   const Pool& web = configuration->pools.at("web");
