@@ -1,10 +1,9 @@
 // The flow hash, the lookup and the whole pipeline on bytes, without a device.
 //
 // Times are per packet (items_per_second is packets per second). Flows are drawn once from a seeded
-// generator; a frame is put back to its received form before each burst, which UpToStage shows as
-// the first stage.
+// generator; a frame is put back to its received form before each burst. bench/pipeline_alone.cc
+// tells the stages apart.
 #include <benchmark/benchmark.h>
-#include <x86intrin.h>
 
 #include <random>
 #include <vector>
@@ -138,33 +137,6 @@ BENCHMARK_REGISTER_F(Pipeline, FromReceivedToCounted)
     ->Args({1 << 16, 1000})
     ->Args({1 << 20, 10})
     ->Args({1 << 20, 1000});
-
-// Where the time goes: the first stages alone, each further one added to those before it.
-enum Stages : int64_t { kReceive, kClassify, kChoose, kEncapsulate, kCount };
-
-BENCHMARK_DEFINE_F(Pipeline, UpToStage)(benchmark::State& state) {
-  const auto last = static_cast<Stages>(state.range(2));
-  const uint64_t start = __rdtsc();
-  for (auto _ : state) {
-    receive();
-    if (last >= kClassify) {
-      pipeline::begin(burst_);
-      pipeline::classify(burst_, *snapshot_, state_);
-    }
-    if (last >= kChoose) pipeline::choose(burst_);
-    if (last >= kEncapsulate) pipeline::encapsulate(burst_);
-    if (last >= kCount) count_burst(burst_, bed_.counters, state_);
-    benchmark::DoNotOptimize(burst_);
-  }
-  const auto packets = static_cast<double>(state.iterations()) * kMaxBurst;
-  state.counters["ticks"] = static_cast<double>(__rdtsc() - start) / packets;
-  state.SetItemsProcessed(state.iterations() * kMaxBurst);
-}
-BENCHMARK_REGISTER_F(Pipeline, UpToStage)
-    ->ArgNames({"flows", "backends", "stage"})
-    ->ArgsProduct({{512, 1 << 16, 1 << 20},
-                   {10},
-                   {kReceive, kClassify, kChoose, kEncapsulate, kCount}});
 
 }  // namespace
 }  // namespace maglev

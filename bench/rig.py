@@ -4,6 +4,7 @@ devices. Shared by bench/pps and bench/growth."""
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -269,15 +270,20 @@ dataplane:
         return count
 
     def instructions(self):
-        """Per packet, counted by callgrind; None where that was not built."""
-        program = self.built("bench/count_instructions")
-        if not program.exists():
-            return None
+        """Per packet, counted by callgrind."""
         done = self.run("valgrind", "--tool=callgrind", "--collect-atstart=no",
-                        "--callgrind-out-file=/dev/null", program, self.directory,
-                        self.directory / "sample.pcap")
+                        "--callgrind-out-file=/dev/null", self.built("bench/pipeline_alone"),
+                        "instructions", self.directory, self.directory / "sample.pcap")
         collected = int(re.search(r"Collected : (\d+)", done.stderr)[1])
         return collected / int(done.stdout)
+
+    def stage_ticks(self):
+        """Ticks a packet of each stage of the pipeline alone, without a device."""
+        flows = "flows.pcap" if self.case.flows > SAMPLE else "sample.pcap"
+        done = self.run("taskset", "--cpu-list", str(self.options.core),
+                        self.built("bench/pipeline_alone"), "ticks", self.directory,
+                        self.directory / flows)
+        return json.loads(done.stdout)
 
     def round(self):
         """{program: runs}, in the order A B C C B A; None where the bare loop disagrees with itself."""
@@ -317,6 +323,7 @@ def measure(options, case):
     with prepared(options, case) as rig:
         verified = rig.verify()
         instructions = rig.instructions()
+        stage_ticks = rig.stage_ticks()
         attempts = []
         while len(attempts) - attempts.count(None) < options.rounds and \
                 len(attempts) < 3 * options.rounds:
@@ -341,7 +348,7 @@ def measure(options, case):
             "testpmd_mpps": round(median(testpmd) / 1e6, 2),
             "testpmd_ticks": round(median(rig.hz / r for r in testpmd), 1),
             "ratio": round(median(a / b for a, b in zip(ours, testpmd)), 3),
-            "instructions": instructions and round(instructions, 1),
+            "instructions": round(instructions, 1), "stage_ticks": stage_ticks,
             "verified_packets": verified, "rounds": len(rounds),
             "rejected_rounds": len(attempts) - len(rounds),
             "involuntary_switches": sum(run.involuntary_switches for run in runs),
