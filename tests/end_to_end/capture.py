@@ -5,6 +5,7 @@ import subprocess
 
 FILE_HEADER = struct.Struct("=IHHiIII")
 RECORD_HEADER = struct.Struct("=IIII")
+GUE_PORT, OTHER_GUE_PORT = 6080, 7000
 MAGIC, RAW_IP = 0xA1B2C3D4, 101
 CHECKSUMS = ["ip.checksum.status", "tcp.checksum.status", "udp.checksum.status"]
 BAD_CHECKSUM, GOOD_CHECKSUM, NO_CHECKSUM = "0", "1", "3"
@@ -52,10 +53,11 @@ def dissect(path, fields):
     fields = [*fields, "_ws.malformed", *CHECKSUMS]
     check = [word for protocol in ("ip", "tcp", "udp")
              for word in ("-o", f"{protocol}.check_checksum:TRUE")]
+    opaque = [word for port in (GUE_PORT, OTHER_GUE_PORT)
+              for word in ("-d", f"udp.port=={port},data")]
     wanted = [word for field in fields for word in ("-e", field)]
-    text = subprocess.run(["tshark", "-n", "-r", path, "-d", "udp.port==6080,data", *check, "-T",
-                           "fields", *wanted], capture_output=True, text=True, check=True,
-                          timeout=60).stdout
+    text = subprocess.run(["tshark", "-n", "-r", path, *opaque, *check, "-T", "fields", *wanted],
+                          capture_output=True, text=True, check=True, timeout=60).stdout
     rows = [dict(zip(fields, line.split("\t"))) for line in text.splitlines()]
     for row in rows:
         row["checksums"] = ",".join(row[field] for field in CHECKSUMS).split(",")

@@ -89,6 +89,7 @@ class Lab:
         self.control = ControlApi(self.directory / "control.sock")
         self.choose_processors()
         self.settings = self.default_settings(pool)
+        self.decap_arguments = []
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -224,7 +225,7 @@ class Lab:
             sources = [word for source in self.network.outer_sources(server)
                        for word in ("--from", source)]
             self.start(f"decap-{server}", server, self.program("maglev-decap"),
-                       "--interface", "eth0", *sources)
+                       "--interface", "eth0", *sources, *self.decap_arguments)
 
     def kill_server(self, server):
         """The machine is gone: its processes and its link at once."""
