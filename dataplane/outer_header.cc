@@ -144,26 +144,37 @@ BackendEntry make_backend_entry(const BackendRecord& record, const Way& way,
 }
 
 namespace wrapping {
+namespace {
 
+// Whether a transport checksum stands for the whole segment.
+bool is_summed(uint8_t protocol, const uint8_t* segment, uint32_t length) {
+  if (protocol == kProtocolTcp) return true;
+  return protocol == kProtocolUdp && length >= kUdpHeaderLength &&
+         load_be16(segment + kUdpLengthOffset) == length &&
+         load_be16(segment + kUdpChecksumOffset) != 0;
+}
+
+}  // namespace
+
+// Header and segment sum up to header - pseudo-header: the addresses cancel out, and of IPv6 the
+// length too.
 uint16_t sum_of_packet(const uint8_t* ip, uint32_t packet_length) {
-  IpHeader header;
-  if (parse_ip(ip, packet_length, false, header) != Verdict::kForwarded) {
-    return sum_words(ip, packet_length);
+  constexpr uint64_t kZero = 0xffff;  // of one's complement sums
+  if (is_ipv6(ip)) {
+    const uint8_t protocol = ip[kIpv6NextHeaderOffset];
+    if (is_summed(protocol, ip + kIpv6HeaderLength, packet_length - kIpv6HeaderLength)) {
+      return fold_checksum(kZero + load_be16(ip) + load_be16(ip + 2) +
+                           load_be16(ip + kIpv6NextHeaderOffset) - protocol);
+    }
+  } else if (ip[0] == 0x45 && (load_be16(ip + kIpv4FragmentOffset) &
+                               (kIpv4MoreFragments | kIpv4FragmentOffsetMask)) == 0) {
+    const uint8_t protocol = ip[kIpv4ProtocolOffset];
+    const uint32_t length = packet_length - kIpv4HeaderLength;
+    if (is_summed(protocol, ip + kIpv4HeaderLength, length)) {
+      return fold_checksum(2 * kZero + sum_words(ip, kIpv4SourceOffset) - protocol - length);
+    }
   }
-  const uint32_t segment_length = packet_length - header.transport_offset;
-  const uint8_t* segment = ip + header.transport_offset;
-  // Options and extension headers may carry another final destination for the pseudo-header.
-  const bool plain =
-      header.transport_offset == (is_ipv6(ip) ? kIpv6HeaderLength : kIpv4HeaderLength);
-  const bool checked = plain && !header.fragment &&
-                       (header.protocol == kProtocolTcp ||
-                        (header.protocol == kProtocolUdp && segment_length >= kUdpHeaderLength &&
-                         load_be16(segment + kUdpLengthOffset) == segment_length &&
-                         load_be16(segment + kUdpChecksumOffset) != 0));
-  if (!checked) return sum_words(ip, packet_length);
-  const uint16_t pseudo = pseudo_header_sum(ip, header.protocol, segment_length);
-  return fold_checksum(uint64_t{sum_words(ip, header.transport_offset)} +
-                       static_cast<uint16_t>(~pseudo));
+  return sum_words(ip, packet_length);
 }
 
 }  // namespace wrapping

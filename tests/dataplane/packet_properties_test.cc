@@ -170,5 +170,26 @@ TEST(FlowHashWords, EqualTheHashOfTheKeyAsBytes) {
   }
 }
 
+// Of a packet whose own checksums are right, or which has none, the short way to its sum must be as
+// good as the long one: checksums are equal where their difference is 0 or all ones.
+TEST(SumOfPacket, IsThatOfAllItsWords) {
+  std::mt19937 random(20261201);
+  for (uint32_t round = 0; round < 20000; ++round) {
+    const bool ipv6 = random() % 2 != 0;
+    const char* const transport =
+        std::array{"tcp 1 > 80", "udp 1 > 80", "udp 1 > 80 checksum 0"}[random() % 3];
+    const Bytes frame =
+        frame_of(header_of(ipv6,
+                           ipv6 ? fmt::format("2001:db8::{:x}", random() % 0xffff + 1)
+                                : fmt::format("198.18.{}.{}", random() % 256, random() % 256),
+                           kVip[ipv6]) +
+                 fmt::format("{}\ndata {}", transport, random() % 90));
+    const uint8_t* const ip = frame.data() + kEthernetHeaderLength;
+    const auto length = static_cast<uint32_t>(frame.size()) - kEthernetHeaderLength;
+    EXPECT_EQ(wrapping::sum_of_packet(ip, length) % 0xffff, sum_words(ip, length) % 0xffff)
+        << transport << ", " << length << " bytes";
+  }
+}
+
 }  // namespace
 }  // namespace maglev
