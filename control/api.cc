@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "control/api_views.h"
+#include "control/metrics.h"
 
 namespace maglev {
 namespace {
@@ -28,9 +29,10 @@ auto then(const std::expected<T, Refusal>& value, F f) -> decltype(f(*value)) {
 }
 
 unsigned status_of(std::string_view code) {
-  constexpr std::array<std::pair<std::string_view, unsigned>, 14> kStatuses = {{
+  constexpr std::array<std::pair<std::string_view, unsigned>, 15> kStatuses = {{
       {"bad_json", 400},
       {"bad_request", 400},
+      {"read_only", 403},
       {"unknown_path", 404},
       {"unknown_pool", 404},
       {"unknown_vip", 404},
@@ -168,9 +170,11 @@ struct Route {
   std::string_view method;
   Shown (*show)(const Sources&, const Names&) = nullptr;
   Planned (*plan)(const Model&, const Names&, const std::string& body) = nullptr;
+  std::string (*tell)(const Controller&, const DataplaneStatus&) = nullptr;
 };
 
 constexpr std::array kRoutes = {
+    Route{"/metrics", "GET", nullptr, nullptr, metrics_text},
     Route{"/v1/status", "GET", show_status},
     Route{"/v1/stats", "GET", show_stats},
     Route{"/v1/pools", "GET", show_pools},
@@ -265,7 +269,7 @@ std::expected<Query, Refusal> read_query(std::string_view text) {
 ApiAnswer show(const Route& route, const Sources& from, const Names& names) {
   auto shown = route.show(from, names);
   if (!shown) return refuse_api(shown.error());
-  return {200, std::move(*shown), {}, {}};
+  return {200, std::move(*shown), {}, {}, {}};
 }
 
 ApiAnswer change(const Route& route, Controller& controller, const Names& names, const Query& query,
@@ -274,11 +278,11 @@ ApiAnswer change(const Route& route, Controller& controller, const Names& names,
   if (query.dry_run) {
     const auto foreseen = controller.foresee(std::move(planned));
     if (!foreseen) return refuse_api(foreseen.error());
-    return {200, view_foreseen(*foreseen), {}, {}};
+    return {200, view_foreseen(*foreseen), {}, {}, {}};
   }
   const auto generation = controller.commit(std::move(planned));
   if (!generation) return refuse_api(generation.error());
-  ApiAnswer answer{route.method == "POST" ? 201u : 200u, {{"generation", *generation}}, {}, {}};
+  ApiAnswer answer{route.method == "POST" ? 201u : 200u, {{"generation", *generation}}, {}, {}, {}};
   if (query.wait_adopted) answer.wait = {*generation, query.timeout_ms};
   return answer;
 }
@@ -288,6 +292,7 @@ ApiAnswer change(const Route& route, Controller& controller, const Names& names,
 ApiAnswer refuse_api(const Refusal& refusal) {
   return {status_of(refusal.code),
           {{"error", {{"code", refusal.code}, {"message", refusal.message}}}},
+          {},
           {},
           {}};
 }
@@ -303,6 +308,7 @@ ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
     if (!names) continue;
     methods.emplace_back(route.method);
     if (route.method != request.method) continue;
+    if (route.tell != nullptr) return {200, {}, {}, route.tell(controller, dataplane), {}};
     if (route.show != nullptr) return show(route, {controller, dataplane}, *names);
     const auto query = read_query(target.substr(std::min(question_mark + 1, target.size())));
     if (!query) return refuse_api(query.error());
@@ -315,6 +321,14 @@ ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
                                                            join(methods, " or "), request.method)});
   answer.allow = join(methods, ", ");
   return answer;
+}
+
+ApiAnswer answer_read_only(Controller& controller, const DataplaneStatus& dataplane,
+                           const ApiRequest& request) {
+  if (request.method == "GET") return answer_api(controller, dataplane, request);
+  return refuse_api({"read_only", fmt::format("{} is refused here, where things are only shown: "
+                                              "changes go through the control socket",
+                                              request.method)});
 }
 
 ApiAnswer adopted_answer(ApiAnswer held) {

@@ -23,7 +23,8 @@ struct ApiRequest {
 struct ApiAnswer {
   unsigned status = 200;
   nlohmann::ordered_json body;
-  std::string allow;  // with status 405: the methods that the path takes
+  std::string allow;    // with status 405: the methods that the path takes
+  std::string metrics;  // sent instead of the body where it is not empty
 
   // To be held until all workers use this generation, or the time is over.
   struct Wait {
@@ -35,6 +36,10 @@ struct ApiAnswer {
 
 ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
                      const ApiRequest& request);
+
+// The same of an address or socket that may change nothing.
+ApiAnswer answer_read_only(Controller& controller, const DataplaneStatus& dataplane,
+                           const ApiRequest& request);
 
 ApiAnswer refuse_api(const Refusal& refusal);
 

@@ -1,10 +1,13 @@
 #include "control/api_server.h"
 
 #include <fmt/format.h>
+#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
@@ -15,12 +18,15 @@
 #include <optional>
 #include <utility>
 
+#include "control/metrics.h"
+
 namespace maglev {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
-using Protocol = asio::local::stream_protocol;
+using Protocol = asio::generic::stream_protocol;  // of Unix and TCP sockets alike
+using Acceptor = asio::basic_socket_acceptor<Protocol>;
 using boost::system::error_code;
 
 namespace {
@@ -35,17 +41,59 @@ bool is_malformed(error_code error) {
          error != http::error::end_of_stream && error != http::error::partial_message;
 }
 
+// Makes way for a new socket file.
+std::expected<void, std::string> remove_stale_socket(asio::io_context& io,
+                                                     const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode)) {
+    return std::unexpected("a file is there that is no socket");
+  }
+  error_code error;
+  asio::local::stream_protocol::socket probe(io);
+  probe.connect(asio::local::stream_protocol::endpoint(path), error);
+  if (!error) return std::unexpected("another process answers there");
+  ::unlink(path.c_str());
+  return {};
+}
+
+// The file is the owner's alone until it has the rights it is to have.
+std::expected<void, std::string> set_rights(const UnixSocket& socket) {
+  if (!socket.group.empty()) {
+    const ::group* const group = ::getgrnam(socket.group.c_str());
+    if (group == nullptr) {
+      return std::unexpected(fmt::format("there is no group '{}'", socket.group));
+    }
+    if (::chown(socket.path.c_str(), static_cast<uid_t>(-1), group->gr_gid) != 0) {
+      return std::unexpected(
+          fmt::format("cannot give it to group {}: {}", socket.group, std::strerror(errno)));
+    }
+  }
+  if (::chmod(socket.path.c_str(), socket.mode) != 0) {
+    return std::unexpected(fmt::format("cannot set its mode: {}", std::strerror(errno)));
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string to_text(const ListenOn& place) {
+  if (const auto* const socket = std::get_if<UnixSocket>(&place)) return socket->path;
+  const auto& endpoint = std::get<asio::ip::tcp::endpoint>(place);
+  const std::string address = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port())
+                                    : fmt::format("{}:{}", address, endpoint.port());
+}
 
 struct ApiServer::Shared : std::enable_shared_from_this<ApiServer::Shared> {
   class Connection;
   using Connections = std::list<std::shared_ptr<Connection>>;
 
-  Shared(asio::io_context& io_context, std::string socket_path, Handlers callbacks, Limits bounds)
+  Shared(asio::io_context& io_context, ListenOn listen_on, Handlers callbacks, Limits bounds)
       : io(io_context),
         acceptor(io_context),
         accept_timer(io_context),
-        path(std::move(socket_path)),
+        place(std::move(listen_on)),
         handlers(std::move(callbacks)),
         limits(bounds) {}
 
@@ -54,9 +102,9 @@ struct ApiServer::Shared : std::enable_shared_from_this<ApiServer::Shared> {
   void make_room();
 
   asio::io_context& io;
-  Protocol::acceptor acceptor;
+  Acceptor acceptor;
   asio::steady_timer accept_timer;
-  std::string path;
+  ListenOn place;
   Handlers handlers;
   Limits limits;
   Connections connections;  // the one longest without a request first
@@ -163,11 +211,14 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
 
   void write(const ApiAnswer& answer) {
     response_.emplace(static_cast<http::status>(answer.status), 11);
-    response_->set(http::field::content_type, "application/json");
+    response_->set(http::field::content_type,
+                   answer.metrics.empty() ? "application/json" : kMetricsContentType);
     if (!answer.allow.empty()) response_->set(http::field::allow, answer.allow);
     response_->keep_alive(!must_close_);
-    // Messages may quote bytes of a request that are not UTF-8.
-    if (!is_head_) {
+    if (!answer.metrics.empty()) {
+      response_->body() = answer.metrics;
+    } else if (!is_head_) {
+      // Messages may quote bytes of a request that are not UTF-8.
       response_->body() =
           answer.body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     }
@@ -210,32 +261,32 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
 };
 
 std::expected<void, std::string> ApiServer::Shared::listen() {
-  const auto failed = [&](const error_code& error) {
-    return std::unexpected(fmt::format("cannot listen on {}: {}", path, error.message()));
+  const auto* const unix_socket = std::get_if<UnixSocket>(&place);
+  const auto failed = [&](const std::string& why) {
+    return std::unexpected(fmt::format("cannot listen on {}: {}", to_text(place), why));
   };
-  error_code error;
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode)) {
-      return std::unexpected(
-          fmt::format("cannot listen on {}: a file is there that is no socket", path));
+  Protocol::endpoint endpoint;
+  if (unix_socket != nullptr) {
+    if (const auto free = remove_stale_socket(io, unix_socket->path); !free) {
+      return failed(free.error());
     }
-    Protocol::socket probe(io);
-    probe.connect(Protocol::endpoint(path), error);
-    if (!error) {
-      return std::unexpected(
-          fmt::format("cannot listen on {}: another process answers there", path));
-    }
-    ::unlink(path.c_str());
+    endpoint = asio::local::stream_protocol::endpoint(unix_socket->path);
+  } else {
+    endpoint = std::get<asio::ip::tcp::endpoint>(place);
   }
-  acceptor.open(Protocol(), error);
-  if (error) return failed(error);
-  const mode_t mask = ::umask(0177);  // for the owner alone
-  acceptor.bind(Protocol::endpoint(path), error);
+  error_code error;
+  acceptor.open(endpoint.protocol(), error);
+  if (error) return failed(error.message());
+  if (unix_socket == nullptr) acceptor.set_option(Acceptor::reuse_address(true), error);
+  const mode_t mask = ::umask(0177);
+  acceptor.bind(endpoint, error);
   ::umask(mask);
-  if (error) return failed(error);
-  acceptor.listen(Protocol::acceptor::max_listen_connections, error);
-  if (error) return failed(error);
+  if (error) return failed(error.message());
+  if (unix_socket != nullptr) {
+    if (const auto set = set_rights(*unix_socket); !set) return failed(set.error());
+  }
+  acceptor.listen(Acceptor::max_listen_connections, error);
+  if (error) return failed(error.message());
   return {};
 }
 
@@ -266,10 +317,10 @@ void ApiServer::Shared::make_room() {
 }
 
 std::expected<std::unique_ptr<ApiServer>, std::string> ApiServer::open(asio::io_context& io,
-                                                                       std::string path,
+                                                                       ListenOn place,
                                                                        Handlers handlers,
                                                                        Limits limits) {
-  auto shared = std::make_shared<Shared>(io, std::move(path), std::move(handlers), limits);
+  auto shared = std::make_shared<Shared>(io, std::move(place), std::move(handlers), limits);
   if (const auto listening = shared->listen(); !listening) {
     return std::unexpected(listening.error());
   }
@@ -284,7 +335,9 @@ ApiServer::~ApiServer() {
   shared_->accept_timer.cancel();
   const auto connections = shared_->connections;
   for (const auto& connection : connections) connection->close();
-  ::unlink(shared_->path.c_str());
+  if (const auto* const socket = std::get_if<UnixSocket>(&shared_->place)) {
+    ::unlink(socket->path.c_str());
+  }
 }
 
 void ApiServer::dataplane_reported() {

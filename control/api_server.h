@@ -1,7 +1,7 @@
-// HTTP/1.1 on a Unix socket, for the control API.
+// HTTP/1.1 on a Unix socket or a TCP address, for the control API.
 //
 // Thread: everything on the one thread that runs the io_context. Ownership: owns the listening
-// socket and its file, and all connections; must be destroyed before the io_context.
+// socket and a Unix socket's file, and all connections; must be destroyed before the io_context.
 // A client that is slow, broken or gone costs itself alone: every read and write has a time limit,
 // a body has a size limit, and a client that waits for an adoption holds up nobody.
 #pragma once
@@ -14,6 +14,7 @@
 #include <string>
 
 #include "control/api.h"
+#include "control/listen_on.h"
 
 namespace maglev {
 
@@ -31,10 +32,10 @@ class ApiServer {
     size_t max_connections = 256;
   };
 
-  // Listens on `path`, replacing the socket file of a process that is gone. Fails with a sentence
-  // when something answers there or the file system refuses.
+  // Replaces the socket file of a process that is gone. Fails with a sentence when something
+  // answers there, or the kernel or the file system refuses.
   static std::expected<std::unique_ptr<ApiServer>, std::string> open(boost::asio::io_context& io,
-                                                                     std::string path,
+                                                                     ListenOn place,
                                                                      Handlers handlers,
                                                                      Limits limits);
   ~ApiServer();

@@ -74,14 +74,6 @@ double sum_of_weights(const Membership& membership) {
                          [](double sum, const auto& member) { return sum + member.weight; });
 }
 
-// Index of a backend among the members, or none.
-std::optional<size_t> place_of(const Membership& membership, const std::string& name) {
-  const auto& members = membership.members;
-  const auto member = std::ranges::lower_bound(members, name, {}, &WeightedName::name);
-  if (member == members.end() || member->name != name) return std::nullopt;
-  return static_cast<size_t>(member - members.begin());
-}
-
 Json view_worker(const Report& report, const WorkerReport& worker) {
   return {{"lcore", worker.lcore},
           {"port", report.ports[worker.port].name},
@@ -154,7 +146,7 @@ WantedShare wanted_shares(const Controller& controller) {
       pool = {&plan->membership, sum_of_weights(plan->membership)};
     }
     if (pool.membership == nullptr) return 0.0;
-    const auto place = place_of(*pool.membership, backend);
+    const auto place = pool.membership->place_of(backend);
     return place ? pool.membership->members[*place].weight / pool.weights : 0.0;
   };
 }
@@ -234,7 +226,7 @@ Json view_backends(const Controller& controller, const std::string& pool_name, c
     Json view = with_source(to_json(name, backend), backend.source);
     view["health"] = health_text(pool.settings, health.verdict);
     view["health_reason"] = is_checked ? health.reason : "";
-    const auto place = place_of(membership, name);
+    const auto place = membership.place_of(name);
     const uint32_t slots = place ? plan->owned_slots[*place] : 0;
     view["in_table"] = place.has_value();
     view["slots"] = slots;

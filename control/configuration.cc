@@ -119,6 +119,32 @@ void read_outer_source_prefixes(const YamlCursor& cursor, Configuration& configu
   }
 }
 
+UnixSocket read_socket(const YamlCursor& control, const std::string& name,
+                       const std::string& fallback) {
+  UnixSocket socket;
+  const YamlCursor path = control.optional(name);
+  socket.path = read_path(path, fallback);
+  if (socket.path.size() > kMaxSocketPath) {
+    path.fail(fmt::format("the socket's path is longer than the {} bytes that Unix sockets allow",
+                          kMaxSocketPath));
+  }
+  const YamlCursor mode = control.optional(name + "_mode");
+  if (mode.exists()) {
+    const std::string text = mode.text();
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, socket.mode, 8);
+    if (error != std::errc() || stop != end || socket.mode > 0777) {
+      mode.fail(
+          fmt::format("expected the rights of a file as octal digits, as in \"0660\", found "
+                      "'{}'",
+                      text));
+    }
+  }
+  const YamlCursor group = control.optional(name + "_group");
+  if (group.exists()) socket.group = group.text();
+  return socket;
+}
+
 }  // namespace
 
 std::string_view to_text(Source source) {
@@ -222,16 +248,22 @@ std::expected<Configuration, std::vector<std::string>> read_configuration(
   configuration.hash_seed = read_hash_seed(document.required("hash_seed"));
   read_outer_source_prefixes(document.optional("outer_source_prefixes"), configuration);
   const YamlCursor control = document.optional("control");
-  control.only_keys({"socket", "path_mtu_expiry_s"});
+  control.only_keys({"socket", "socket_mode", "socket_group", "read_only_socket",
+                     "read_only_socket_mode", "read_only_socket_group", "read_only_address",
+                     "path_mtu_expiry_s"});
   configuration.path_mtu_expiry_s =
       read_number(control.optional("path_mtu_expiry_s"), kMinPathMtuExpiryS, kMaxPathMtuExpiryS,
                   configuration.path_mtu_expiry_s);
-  const YamlCursor socket = control.optional("socket");
-  configuration.socket = read_path(socket, configuration.dataplane.directory + "/control.sock");
-  if (configuration.socket.size() > kMaxSocketPath) {
-    socket.fail(fmt::format("the socket's path is longer than the {} bytes that Unix sockets allow",
-                            kMaxSocketPath));
+  configuration.socket =
+      read_socket(control, "socket", configuration.dataplane.directory + "/control.sock");
+  if (control.optional("read_only_socket").exists()) {
+    configuration.read_only_socket = read_socket(control, "read_only_socket", "");
+    if (configuration.read_only_socket->path == configuration.socket.path) {
+      control.optional("read_only_socket").fail("it has the path of the control socket");
+    }
   }
+  const YamlCursor address = control.optional("read_only_address");
+  if (address.exists()) configuration.read_only_address = read_endpoint(address);
   read_pools(document.optional("pools"), configuration);
   read_vips(document.optional("vips"), configuration);
   check_counts(document, configuration);

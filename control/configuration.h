@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control/health.h"
+#include "control/listen_on.h"
 #include "control/prefix.h"
 #include "control/vip.h"
 #include "tables/placement.h"
@@ -68,8 +69,10 @@ T by_socket(T value) {
 }
 
 struct Configuration {
-  std::string state_directory;                // control's own
-  std::string socket;                         // path
+  std::string state_directory;  // control's own
+  UnixSocket socket;
+  std::optional<UnixSocket> read_only_socket;
+  std::optional<boost::asio::ip::tcp::endpoint> read_only_address;
   uint32_t path_mtu_expiry_s = 600;           // of what routers tell
   uint64_t hash_seed = 0;                     // secret: never logged, never shown
   std::vector<Prefix> outer_source_prefixes;  // at most one of a family

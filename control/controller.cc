@@ -55,6 +55,8 @@ std::vector<std::string> find_fixed(const Configuration& now, const Configuratio
   must_stay(now.state_directory == next.state_directory, "state");
   must_stay(now.hash_seed == next.hash_seed, "hash_seed");
   must_stay(now.socket == next.socket, "control.socket");
+  must_stay(now.read_only_socket == next.read_only_socket, "control.read_only_socket");
+  must_stay(now.read_only_address == next.read_only_address, "control.read_only_address");
   must_stay(now.dataplane.ports == next.dataplane.ports, "dataplane.ports");
   return errors;
 }

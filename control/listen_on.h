@@ -9,7 +9,7 @@ namespace maglev {
 
 struct UnixSocket {
   std::string path;
-  unsigned mode = 0600;  // of its file
+  unsigned mode = 0600;    // of its file
   std::string group = {};  // of its file; empty: the process's own
   bool operator==(const UnixSocket&) const = default;
 };

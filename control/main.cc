@@ -57,20 +57,18 @@ class Daemon {
         tick_(io_) {
     auto publisher = need(Publisher::open(configuration.dataplane.directory));
     auto state = need(State::open(configuration.state_directory));
-    const std::string socket = configuration.socket;
+    const UnixSocket socket = configuration.socket;
+    std::vector<ListenOn> read_only;
+    if (configuration.read_only_socket) read_only.push_back(*configuration.read_only_socket);
+    if (configuration.read_only_address) read_only.push_back(*configuration.read_only_address);
     listen_for_path_mtus(configuration.path_mtu_expiry_s);
     report_ = std::make_unique<DataplaneReport>(io_, configuration.dataplane.directory,
-                                                [this] { api_->dataplane_reported(); });
+                                                [this] { servers_.front()->dataplane_reported(); });
     controller_ =
         std::make_unique<Controller>(std::move(configuration), std::move(state),
                                      std::move(publisher), reported_generation(), senses());
-    api_ = need(ApiServer::open(io_, socket,
-                                {[this](const ApiRequest& request) {
-                                   return answer_api(*controller_, report_->status(), request);
-                                 },
-                                 [this]() -> const DataplaneStatus& { return report_->status(); }},
-                                {}));
-    spdlog::info("answering on {}", socket);
+    listen_on(socket, answer_api);
+    for (const ListenOn& place : read_only) listen_on(place, answer_read_only);
   }
 
   void run() {
@@ -89,6 +87,17 @@ class Daemon {
   static T need(std::expected<T, std::string> value) {
     if (!value) throw std::runtime_error(value.error());
     return std::move(*value);
+  }
+
+  void listen_on(const ListenOn& place, decltype(answer_api)* answer) {
+    servers_.push_back(
+        need(ApiServer::open(io_, place,
+                             {[this, answer](const ApiRequest& request) {
+                                return answer(*controller_, report_->status(), request);
+                              },
+                              [this]() -> const DataplaneStatus& { return report_->status(); }},
+                             {})));
+    spdlog::info("answering on {}", to_text(place));
   }
 
   uint64_t reported_generation() const {
@@ -165,7 +174,7 @@ class Daemon {
   std::unique_ptr<PathMtus> path_mtus_;  // null where the kernel refused the sockets
   std::unique_ptr<DataplaneReport> report_;
   std::unique_ptr<Controller> controller_;
-  std::unique_ptr<ApiServer> api_;
+  std::vector<std::unique_ptr<ApiServer>> servers_;  // the control socket's first
   asio::signal_set stop_signals_;
   asio::signal_set reload_signal_;
   asio::steady_timer tick_;

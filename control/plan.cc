@@ -72,6 +72,17 @@ bool Numbering::update(const ByName<Backend>& backends) {
   return changed;
 }
 
+std::optional<size_t> Membership::place_of(std::string_view name) const {
+  const auto member = std::ranges::lower_bound(members, name, {}, &WeightedName::name);
+  if (member == members.end() || member->name != name) return std::nullopt;
+  return static_cast<size_t>(member - members.begin());
+}
+
+uint32_t PlannedPool::slots_of(std::string_view backend) const {
+  const auto place = membership.place_of(backend);
+  return place ? owned_slots[*place] : 0;
+}
+
 Membership choose_members(const Pool& pool, const PoolSenses& senses) {
   Membership ready;
   Membership healthy;

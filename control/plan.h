@@ -85,6 +85,8 @@ struct PoolSenses {
 struct Membership {
   std::vector<WeightedName> members;  // sorted by name; positive weights
   bool fail_open = false;  // fewer than min_healthy are healthy, so that all ready ones enter
+
+  std::optional<size_t> place_of(std::string_view name) const;  // among the members
 };
 Membership choose_members(const Pool& pool, const PoolSenses& senses);
 
@@ -104,6 +106,8 @@ struct PlannedPool {
   Checksum pool;
   std::vector<std::byte> table_file;  // empty when the table is the previous plan's
   std::vector<std::byte> pool_file;
+
+  uint32_t slots_of(std::string_view backend) const;  // 0 where it is no member
 };
 
 // Plans one pool. `previous`, when given, is an earlier plan of the same pool, whose table is taken

@@ -2,6 +2,7 @@
 // are noted at the cursor. Pure functions, any thread.
 #pragma once
 
+#include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -53,5 +54,7 @@ std::string read_name(const YamlCursor& owner);
 // Unspecified where it does not exist or is a mistake.
 boost::asio::ip::address read_host(const YamlCursor& cursor);
 Prefix read_prefix(const YamlCursor& cursor);
+// ADDRESS:PORT or [ADDRESS]:PORT.
+boost::asio::ip::tcp::endpoint read_endpoint(const YamlCursor& cursor);
 
 }  // namespace maglev

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/post.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
 #include <cstring>
 #include <thread>
 
@@ -108,7 +110,7 @@ class ApiServerTest : public ControllerTest {
   void serve(ApiServer::Limits limits) {
     start_healthy();
     auto server = ApiServer::open(
-        io_, path_,
+        io_, UnixSocket{path_},
         {[this](const ApiRequest& call) { return answer_api(*controller_, dataplane_, call); },
          [this]() -> const DataplaneStatus& { return dataplane_; }},
         limits);
@@ -419,7 +421,7 @@ TEST_F(ApiServerTest, TheSocketOfADeadProcessIsReplacedAndThatOfALiveOneIsNot) {
   serve();
   expect_serving();
   boost::asio::io_context other_io;
-  const auto second = ApiServer::open(other_io, path_, {}, {});
+  const auto second = ApiServer::open(other_io, UnixSocket{path_}, {}, {});
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().find("another process answers there"), std::string::npos);
   expect_serving();
@@ -427,9 +429,48 @@ TEST_F(ApiServerTest, TheSocketOfADeadProcessIsReplacedAndThatOfALiveOneIsNot) {
 
 TEST_F(ApiServerTest, AFileInTheWayIsLeftAlone) {
   std::ofstream(path_) << "precious";
-  const auto server = ApiServer::open(io_, path_, {}, {});
+  const auto server = ApiServer::open(io_, UnixSocket{path_}, {}, {});
   ASSERT_FALSE(server);
   EXPECT_TRUE(fs::exists(path_));
+}
+
+TEST_F(ApiServerTest, TheSocketHasTheRightsAsked) {
+  const auto mode_of = [this](unsigned mode) {
+    const auto server = ApiServer::open(io_, UnixSocket{path_, mode}, {}, {});
+    EXPECT_TRUE(server) << server.error();
+    return fs::status(path_).permissions() & fs::perms::mask;
+  };
+  EXPECT_EQ(mode_of(0600), fs::perms(0600));
+  EXPECT_EQ(mode_of(0666), fs::perms(0666)) << "whatever the umask";
+  const auto none = ApiServer::open(io_, UnixSocket{path_, 0660, "no-such-group"}, {}, {});
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().find("there is no group 'no-such-group'"), std::string::npos);
+}
+
+TEST_F(ApiServerTest, ATcpAddressIsServedToo) {
+  boost::asio::ip::tcp::endpoint place(boost::asio::ip::address_v4::loopback(), 0);
+  {  // a port that is free
+    boost::asio::ip::tcp::acceptor probe(io_, place);
+    place = probe.local_endpoint();
+  }
+  start_healthy();
+  const ApiServer::Handlers handlers = {
+      [this](const ApiRequest& call) { return answer_read_only(*controller_, dataplane_, call); },
+      [this]() -> const DataplaneStatus& { return dataplane_; }};
+  auto server = ApiServer::open(io_, place, handlers, {});
+  ASSERT_TRUE(server) << server.error();
+  EXPECT_NE(ApiServer::open(io_, place, handlers, {}).error().find(to_text(place)),
+            std::string::npos)
+      << "it is taken";
+  boost::asio::ip::tcp::socket client(io_);
+  client.connect(place);
+  boost::asio::write(client, boost::asio::buffer(request("GET", "/metrics")));
+  std::string answer;
+  boost::asio::async_read_until(client, boost::asio::dynamic_buffer(answer),
+                                "maglev_generation 1\n", [this](auto, size_t) { io_.stop(); });
+  io_.run_for(5s);
+  EXPECT_NE(answer.find("Content-Type: text/plain; version=0.0.4"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("maglev_generation 1\n"), std::string::npos);
 }
 
 }  // namespace

@@ -434,5 +434,44 @@ TEST_F(ApiTest, ADeeplyNestedBodyIsRefused) {
   expect_refused(call("POST", "/v1/pools", R"({"name": )" + deep + "}"), 400, "bad_request");
 }
 
+TEST_F(ApiTest, MetricsTellWhatIsWantedFoundAndCounted) {
+  answer("web", "b2", HealthVerdict::kDown);
+  const auto has = [this](const std::string& line) {
+    const ApiAnswer answer = call("GET", "/metrics");
+    EXPECT_EQ(answer.status, 200u);
+    return answer.metrics.contains("\n" + line + "\n");
+  };
+  EXPECT_TRUE(has("# TYPE maglev_generation gauge"));
+  EXPECT_TRUE(has("maglev_generation 1"));
+  EXPECT_TRUE(has("maglev_dataplane_running 0"));
+  EXPECT_TRUE(has(R"(maglev_backend_up{pool="web",backend="b1"} 1)"));
+  EXPECT_TRUE(has(R"(maglev_backend_up{pool="web",backend="b2"} 0)"));
+  EXPECT_FALSE(has(R"(maglev_backend_up{pool="plain",backend="p1"} 0)")) << "it is not checked";
+  EXPECT_TRUE(has(R"(maglev_backend_slots{pool="plain",backend="p1"} 251)"));
+  EXPECT_TRUE(has(R"(maglev_backend_state{pool="web",backend="b1",state="ready"} 1)"));
+  EXPECT_FALSE(has("# TYPE maglev_packets_total counter")) << "there is no report to tell it from";
+  report(5, 3);
+  EXPECT_TRUE(has("# TYPE maglev_packets_total counter"));
+  EXPECT_TRUE(has("maglev_adopted_generation 3"));
+  EXPECT_TRUE(has(R"(maglev_packets_total{verdict="forwarded"} 27)"));
+  EXPECT_TRUE(has(R"(maglev_vip_bytes_total{vip="web-http",result="dropped"} 300)"));
+  EXPECT_TRUE(
+      has(R"(maglev_backend_packets_total{pool="web",backend="b1",result="forwarded"} 27)"));
+  EXPECT_TRUE(has(R"(maglev_worker_progress{worker="1",port="uplink",queue="1"} 0)"));
+  EXPECT_TRUE(has(R"(maglev_port_missed_packets_total{port="uplink"} 1)"));
+}
+
+TEST_F(ApiTest, WhatIsReadOnlyShowsAllAndChangesNothing) {
+  const auto ask = [this](std::string method, std::string target, std::string body = {}) {
+    return answer_read_only(*controller_, dataplane_,
+                            {std::move(method), std::move(target), std::move(body)});
+  };
+  EXPECT_EQ(ask("GET", "/v1/pools/web").status, 200u);
+  EXPECT_EQ(ask("GET", "/metrics").status, 200u);
+  expect_refused(ask("DELETE", "/v1/pools/web/backends/b1"), 403, "read_only");
+  expect_refused(ask("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 3})"), 403, "read_only");
+  EXPECT_EQ(controller_->generation(), 1u);
+}
+
 }  // namespace
 }  // namespace maglev

@@ -28,7 +28,7 @@ TEST(Configuration, AGoodFileIsReadWithDefaults) {
   const auto configuration = read_configuration(kGood, "maglev.yaml");
   ASSERT_TRUE(configuration) << configuration.error().front();
   EXPECT_EQ(configuration->dataplane.directory, "/run/maglev-test/run");
-  EXPECT_EQ(configuration->socket, "/run/maglev-test/run/control.sock");
+  EXPECT_EQ(configuration->socket.path, "/run/maglev-test/run/control.sock");
   EXPECT_EQ(configuration->hash_seed, 0x9e3779b97f4a7c15u);
   const Pool& web = configuration->pools.at("web");
   EXPECT_EQ(web.settings.table_size, 251u);
@@ -68,6 +68,19 @@ TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
   EXPECT_EQ(full.gue_port, 6081);
   EXPECT_EQ(full.fragments, FragmentPolicy::kAddress);
   EXPECT_EQ(full.flags, kVipAllFlags);
+}
+
+TEST(Configuration, ControlListensWhereItIsTold) {
+  const auto configuration = read_configuration(
+      with("dataplane:",
+           "control: {socket: /run/a, socket_mode: \"0660\", socket_group: adm, "
+           "read_only_socket: /run/b, read_only_address: \"[::1]:9655\"}\ndataplane:"),
+      "maglev.yaml");
+  ASSERT_TRUE(configuration) << configuration.error().front();
+  EXPECT_EQ(configuration->socket, (UnixSocket{"/run/a", 0660, "adm"}));
+  EXPECT_EQ(configuration->read_only_socket, (UnixSocket{"/run/b", 0600, ""}));
+  ASSERT_TRUE(configuration->read_only_address);
+  EXPECT_EQ(to_text(ListenOn(*configuration->read_only_address)), "[::1]:9655");
 }
 
 TEST(Configuration, OuterSourcePrefixesAreOneOfAFamily) {
@@ -198,6 +211,17 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"ShortSeed", "9e3779b97f4a7c15", "9e37", "expected 16 hexadecimal digits"},
         Mistake{"SignedSeed", "9e3779b97f4a7c15", "-e3779b97f4a7c15", "16 hexadecimal digits"},
         Mistake{"RelativeState", "state: /run", "state: run", "expected an absolute path"},
+        Mistake{"SocketMode", "dataplane:", "control: {socket_mode: \"0888\"}\ndataplane:",
+                "control.socket_mode: expected the rights of a file as octal digits"},
+        Mistake{"SameSocketTwice",
+                "dataplane:", "control: {socket: /run/a, read_only_socket: /run/a}\ndataplane:",
+                "it has the path of the control socket"},
+        Mistake{"AddressWithoutPort",
+                "dataplane:", "control: {read_only_address: 127.0.0.1}\ndataplane:",
+                "expected an address and a port, as in 127.0.0.1:9655"},
+        Mistake{"Ipv6AddressWithoutBrackets",
+                "dataplane:", "control: {read_only_address: \"::1:9655\"}\ndataplane:",
+                "expected an address and a port"},
         Mistake{"ListForMap", "[{name: p1, address: 198.18.3.1}]", "{name: p1}",
                 "expected a list, found a map"}),
     [](const auto& test) { return std::string(test.param.name); });

@@ -37,7 +37,7 @@ class MaglevctlTest : public ControllerTest {
  protected:
   void SetUp() override {
     start_healthy();
-    auto opened = ApiServer::open(io_, socket_,
+    auto opened = ApiServer::open(io_, UnixSocket{socket_},
                                   {[this](const ApiRequest& request) {
                                      ++requests_;
                                      return answer_api(*controller_, dataplane_, request);
