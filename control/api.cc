@@ -29,7 +29,7 @@ auto then(const std::expected<T, Refusal>& value, F f) -> decltype(f(*value)) {
 }
 
 unsigned status_of(std::string_view code) {
-  constexpr std::array<std::pair<std::string_view, unsigned>, 15> kStatuses = {{
+  constexpr std::array<std::pair<std::string_view, unsigned>, 17> kStatuses = {{
       {"bad_json", 400},
       {"bad_request", 400},
       {"read_only", 403},
@@ -42,7 +42,9 @@ unsigned status_of(std::string_view code) {
       {"in_use", 409},
       {"clash", 409},
       {"fixed", 409},
+      {"stale", 412},
       {"too_large", 413},
+      {"bad_file", 422},
       {"no_report", 503},
       {"not_adopted", 504},
   }};
@@ -165,6 +167,7 @@ Planned remove_vip(const Model& model, const Names& names, const std::string&) {
 
 // --- paths -----------------------------------------------------------------------------------
 
+// Exactly one of the functions is there, but for the path that reloads.
 struct Route {
   std::string_view path;  // {} stands for a name
   std::string_view method;
@@ -173,8 +176,12 @@ struct Route {
   std::string (*tell)(const Controller&, const DataplaneStatus&) = nullptr;
 };
 
+Planned plan_changes(const Model& model, const Names&, const std::string& body);
+
 constexpr std::array kRoutes = {
     Route{"/metrics", "GET", nullptr, nullptr, metrics_text},
+    Route{"/v1/reload", "POST"},
+    Route{"/v1/changes", "POST", nullptr, plan_changes},
     Route{"/v1/status", "GET", show_status},
     Route{"/v1/stats", "GET", show_stats},
     Route{"/v1/pools", "GET", show_pools},
@@ -234,6 +241,74 @@ std::optional<Names> match(const Route& route, std::string_view path) {
   return names;
 }
 
+// --- several changes in one request ----------------------------------------------------------
+
+struct Entry {
+  std::string method;
+  std::string path;
+  std::string body;
+};
+
+Entry read_entry(const nlohmann::json& entry, size_t number, std::vector<std::string>& errors) {
+  Entry change;
+  const bool fits = entry.is_object() && entry.contains("method") && entry["method"].is_string() &&
+                    entry.contains("path") && entry["path"].is_string() &&
+                    entry.size() == 2u + (entry.contains("body") ? 1u : 0u);
+  if (!fits) {
+    errors.push_back(
+        fmt::format("change {}: expected an object with method, path and, where the "
+                    "path takes one, body",
+                    number));
+    return change;
+  }
+  change.method = entry["method"].get<std::string>();
+  change.path = entry["path"].get<std::string>();
+  if (entry.contains("body")) change.body = entry["body"].dump();
+  return change;
+}
+
+Planned plan_one(const Model& model, const Entry& change) {
+  for (const Route& route : kRoutes) {
+    if (route.plan == nullptr || route.plan == plan_changes || route.method != change.method) {
+      continue;
+    }
+    if (const auto names = match(route, change.path)) {
+      return route.plan(model, *names, change.body);
+    }
+  }
+  return refuse("unknown_path",
+                fmt::format("there is no change {} {}", change.method, change.path));
+}
+
+// Each change is checked against what those before it leave.
+Planned plan_changes(const Model& model, const Names&, const std::string& body) {
+  const auto entries = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!entries.is_array()) {
+    return refuse("bad_json", "the body is not a JSON list of changes");
+  }
+  std::vector<std::string> errors;
+  std::vector<Entry> changes;
+  for (const auto& entry : entries) {
+    changes.push_back(read_entry(entry, changes.size() + 1, errors));
+  }
+  if (!errors.empty()) return refuse("bad_request", join(errors, "; "));
+  Model next = model;
+  Overrides all;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const auto planned = plan_one(next, changes[i]);
+    if (!planned) {
+      return refuse(planned.error().code,
+                    fmt::format("change {} ({} {}): {}", i + 1, changes[i].method, changes[i].path,
+                                planned.error().message));
+    }
+    next.apply(*planned);
+    all.insert(all.end(), planned->begin(), planned->end());
+  }
+  return all;
+}
+
+// --- requests --------------------------------------------------------------------------------
+
 struct Query {
   bool wait_adopted = false;
   bool dry_run = false;
@@ -269,7 +344,46 @@ std::expected<Query, Refusal> read_query(std::string_view text) {
 ApiAnswer show(const Route& route, const Sources& from, const Names& names) {
   auto shown = route.show(from, names);
   if (!shown) return refuse_api(shown.error());
-  return {200, std::move(*shown), {}, {}, {}};
+  ApiAnswer answer;
+  answer.body = std::move(*shown);
+  answer.generation = from.controller.generation();
+  return answer;
+}
+
+ApiAnswer tell(const Route& route, const Sources& from) {
+  ApiAnswer answer;
+  answer.metrics = route.tell(from.controller, from.dataplane);
+  return answer;
+}
+
+// Whether one of the entity tags, of which each is a generation, is that in force.
+std::expected<void, Refusal> check_if_match(std::string_view tags, uint64_t generation) {
+  if (tags.empty() || tags == "*") return {};
+  for (std::string_view tag : split(tags, ',')) {
+    while (tag.starts_with(' ')) tag.remove_prefix(1);
+    while (tag.ends_with(' ')) tag.remove_suffix(1);
+    if (tag.size() >= 2 && tag.front() == '"' && tag.back() == '"') {
+      tag = tag.substr(1, tag.size() - 2);
+    }
+    uint64_t wanted = 0;
+    const auto [stop, error] = std::from_chars(tag.data(), tag.data() + tag.size(), wanted);
+    if (error != std::errc() || stop != tag.data() + tag.size()) {
+      return refuse("bad_request", fmt::format("If-Match takes a generation, found '{}'", tag));
+    }
+    if (wanted == generation) return {};
+  }
+  return refuse("stale", fmt::format("generation {} is in force, not {}: look at what has changed, "
+                                     "then ask again",
+                                     generation, tags));
+}
+
+ApiAnswer done(unsigned status, uint64_t generation, const Query& query) {
+  ApiAnswer answer;
+  answer.status = status;
+  answer.body = {{"generation", generation}};
+  answer.generation = generation;
+  if (query.wait_adopted) answer.wait = {generation, query.timeout_ms};
+  return answer;
 }
 
 ApiAnswer change(const Route& route, Controller& controller, const Names& names, const Query& query,
@@ -278,27 +392,41 @@ ApiAnswer change(const Route& route, Controller& controller, const Names& names,
   if (query.dry_run) {
     const auto foreseen = controller.foresee(std::move(planned));
     if (!foreseen) return refuse_api(foreseen.error());
-    return {200, view_foreseen(*foreseen), {}, {}, {}};
+    ApiAnswer answer;
+    answer.body = view_foreseen(*foreseen);
+    return answer;
   }
   const auto generation = controller.commit(std::move(planned));
   if (!generation) return refuse_api(generation.error());
-  ApiAnswer answer{route.method == "POST" ? 201u : 200u, {{"generation", *generation}}, {}, {}, {}};
-  if (query.wait_adopted) answer.wait = {*generation, query.timeout_ms};
-  return answer;
+  const bool is_created = route.method == "POST" && route.plan != plan_changes;
+  return done(is_created ? 201 : 200, *generation, query);
+}
+
+ApiAnswer reload_file(Controller& controller, const Reload& reload, const Query& query) {
+  if (query.dry_run) {
+    return refuse_api({"bad_request",
+                       "a reload takes no dry_run: maglev-control --check tells "
+                       "whether the file is valid"});
+  }
+  if (const auto taken = reload(); !taken) {
+    return refuse_api({"bad_file", join(taken.error(), "\n")});
+  }
+  const auto generation = controller.commit(Overrides{});
+  if (!generation) return refuse_api(generation.error());
+  return done(200, *generation, query);
 }
 
 }  // namespace
 
 ApiAnswer refuse_api(const Refusal& refusal) {
-  return {status_of(refusal.code),
-          {{"error", {{"code", refusal.code}, {"message", refusal.message}}}},
-          {},
-          {},
-          {}};
+  ApiAnswer answer;
+  answer.status = status_of(refusal.code);
+  answer.body = {{"error", {{"code", refusal.code}, {"message", refusal.message}}}};
+  return answer;
 }
 
 ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
-                     const ApiRequest& request) {
+                     const ApiRequest& request, const Reload& reload) {
   const std::string_view target = request.target;
   const size_t question_mark = std::min(target.find('?'), target.size());
   const std::string_view path = target.substr(0, question_mark);
@@ -308,10 +436,13 @@ ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
     if (!names) continue;
     methods.emplace_back(route.method);
     if (route.method != request.method) continue;
-    if (route.tell != nullptr) return {200, {}, {}, route.tell(controller, dataplane), {}};
+    if (route.tell != nullptr) return tell(route, {controller, dataplane});
     if (route.show != nullptr) return show(route, {controller, dataplane}, *names);
     const auto query = read_query(target.substr(std::min(question_mark + 1, target.size())));
     if (!query) return refuse_api(query.error());
+    const auto fresh = check_if_match(request.if_match, controller.generation());
+    if (!fresh) return refuse_api(fresh.error());
+    if (route.plan == nullptr) return reload_file(controller, reload, *query);
     return change(route, controller, *names, *query, request.body);
   }
   if (methods.empty()) {
@@ -325,7 +456,7 @@ ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
 
 ApiAnswer answer_read_only(Controller& controller, const DataplaneStatus& dataplane,
                            const ApiRequest& request) {
-  if (request.method == "GET") return answer_api(controller, dataplane, request);
+  if (request.method == "GET") return answer_api(controller, dataplane, request, {});
   return refuse_api({"read_only", fmt::format("{} is refused here, where things are only shown: "
                                               "changes go through the control socket",
                                               request.method)});

@@ -5,9 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <expected>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "control/controller.h"
 #include "control/dataplane_report.h"
@@ -18,13 +21,15 @@ struct ApiRequest {
   std::string method;
   std::string target;  // path and query, as sent
   std::string body;
+  std::string if_match = {};  // that header's value; empty: none
 };
 
 struct ApiAnswer {
   unsigned status = 200;
   nlohmann::ordered_json body;
-  std::string allow;    // with status 405: the methods that the path takes
-  std::string metrics;  // sent instead of the body where it is not empty
+  std::string allow;        // with status 405: the methods that the path takes
+  std::string metrics;      // sent instead of the body where it is not empty
+  uint64_t generation = 0;  // that the answer is of, sent as its entity tag; 0: of none
 
   // To be held until all workers use this generation, or the time is over.
   struct Wait {
@@ -34,8 +39,11 @@ struct ApiAnswer {
   std::optional<Wait> wait;
 };
 
+// Reads the configuration file again and takes it, or tells why not. Asked by POST alone.
+using Reload = std::function<std::expected<void, std::vector<std::string>>()>;
+
 ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
-                     const ApiRequest& request);
+                     const ApiRequest& request, const Reload& reload);
 
 // The same of an address or socket that may change nothing.
 ApiAnswer answer_read_only(Controller& controller, const DataplaneStatus& dataplane,

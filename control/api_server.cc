@@ -194,9 +194,9 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
     http::request<http::string_body> request = parser_->release();
     must_close_ = !request.keep_alive();
     is_head_ = request.method() == http::verb::head;
-    ApiAnswer answer =
-        server_->handlers.answer({std::string(request.method_string()),
-                                  std::string(request.target()), std::move(request.body())});
+    ApiAnswer answer = server_->handlers.answer(
+        {std::string(request.method_string()), std::string(request.target()),
+         std::move(request.body()), std::string(request[http::field::if_match])});
     if (!answer.wait) return write(std::move(answer));
     stream_.expires_never();
     wait_timer_.expires_after(std::chrono::milliseconds(answer.wait->timeout_ms));
@@ -214,6 +214,9 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
     response_->set(http::field::content_type,
                    answer.metrics.empty() ? "application/json" : kMetricsContentType);
     if (!answer.allow.empty()) response_->set(http::field::allow, answer.allow);
+    if (answer.generation != 0) {
+      response_->set(http::field::etag, fmt::format("\"{}\"", answer.generation));
+    }
     response_->keep_alive(!must_close_);
     if (!answer.metrics.empty()) {
       response_->body() = answer.metrics;

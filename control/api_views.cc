@@ -248,8 +248,7 @@ Json view_pool(const Controller& controller, const std::string& name, const Pool
   return view;
 }
 
-Json view_foreseen(const Controller::Foreseen& foreseen) {
-  const auto& [before, after, movement] = foreseen.change;
+Json view_foreseen(const std::vector<Controller::Foreseen>& foreseen) {
   const auto view_side = [](const Balance& balance) {
     Json backends = Json::array();
     for (const NodeLoad& node : balance.nodes) {
@@ -260,14 +259,18 @@ Json view_foreseen(const Controller::Foreseen& foreseen) {
     }
     return backends;
   };
-  return {{"dry_run", true},
-          {"pool", foreseen.pool},
-          {"slots", movement.total},
-          {"moved", movement.moved},
-          {"moved_between_unchanged", movement.moved_between_unchanged},
-          {"ideal_moved", std::llround(movement.ideal_moved)},
-          {"before", view_side(before)},
-          {"after", view_side(after)}};
+  Json pools = Json::array();
+  for (const auto& [pool, change] : foreseen) {
+    const Movement& movement = change.movement;
+    pools.push_back({{"pool", pool},
+                     {"slots", movement.total},
+                     {"moved", movement.moved},
+                     {"moved_between_unchanged", movement.moved_between_unchanged},
+                     {"ideal_moved", std::llround(movement.ideal_moved)},
+                     {"before", view_side(change.before)},
+                     {"after", view_side(change.after)}});
+  }
+  return {{"dry_run", true}, {"pools", std::move(pools)}};
 }
 
 Json view_vip_summary(const std::string& name, const Vip& vip) {

@@ -21,7 +21,7 @@ Json view_stats(const Report& report, uint64_t adopted_generation, const WantedS
 Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
-Json view_foreseen(const Controller::Foreseen& foreseen);
+Json view_foreseen(const std::vector<Controller::Foreseen>& foreseen);
 Json view_vip_summary(const std::string& name, const Vip& vip);
 Json view_vip(const Controller& controller, const std::string& name, const Vip& vip);
 

@@ -251,29 +251,34 @@ std::expected<uint64_t, Refusal> Controller::commit(std::expected<Overrides, Ref
   return published_generation_;
 }
 
-std::expected<Controller::Foreseen, Refusal> Controller::foresee(
+std::expected<std::vector<Controller::Foreseen>, Refusal> Controller::foresee(
     std::expected<Overrides, Refusal> planned) const {
   if (!planned) return std::unexpected(planned.error());
-  const OverrideKey& key = planned->front().key;
-  if (key.kind != OverrideKey::Kind::kBackend) {
-    return std::unexpected(
-        Refusal{"bad_request",
-                "only requests that add, change or remove one backend (POST, PATCH or DELETE at "
-                "/v1/pools/POOL/backends) take dry_run: leave it out to make this change"});
-  }
   Model next = model_;
   next.apply(*planned);
-  const Pool& before = model_.pools().find(key.pool)->second;
-  const Pool& after = next.pools().find(key.pool)->second;
-  const PoolSenses senses = senses_of(key.pool);
-  PoolSenses then = senses;
-  then.verdict_of = [&](const std::string& name) {
-    return name == key.name ? HealthVerdict::kUp : senses.verdict_of(name);
-  };
-  auto change = plan_table_change(before.settings, choose_members(before, senses).members,
-                                  choose_members(after, then).members);
-  if (!change) return std::unexpected(Refusal{"bad_request", change.error()});
-  return Foreseen{key.pool, std::move(*change)};
+  ByName<std::set<std::string, std::less<>>> altered;  // backends, by pool
+  for (const Override& change : *planned) {
+    if (change.key.kind == OverrideKey::Kind::kBackend) {
+      altered[change.key.pool].insert(change.key.name);
+    }
+  }
+  std::vector<Foreseen> foreseen;
+  for (const auto& [name, backends] : altered) {
+    const auto before = model_.pools().find(name);
+    const auto after = next.pools().find(name);
+    if (before == model_.pools().end() || after == next.pools().end()) continue;
+    const PoolSenses senses = senses_of(name);
+    PoolSenses then = senses;
+    then.verdict_of = [&](const std::string& backend) {
+      return backends.contains(backend) ? HealthVerdict::kUp : senses.verdict_of(backend);
+    };
+    auto change =
+        plan_table_change(before->second.settings, choose_members(before->second, senses).members,
+                          choose_members(after->second, then).members);
+    if (!change) return std::unexpected(Refusal{"bad_request", change.error()});
+    foreseen.push_back({name, std::move(*change)});
+  }
+  return foreseen;
 }
 
 std::expected<void, std::vector<std::string>> Controller::reload(Configuration next) {

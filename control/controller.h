@@ -65,13 +65,14 @@ class Controller {
   // Carries out a change that model() planned. Returns the first generation that contains it.
   std::expected<uint64_t, Refusal> commit(std::expected<Overrides, Refusal> planned);
 
-  // What such a change of backends would move in its pool's table, and changes nothing. Of a
-  // backend that is new or comes back, its next check is taken to succeed.
+  // What such a change would move in the tables of pools that are there before and after it, and
+  // changes nothing. Of backends that it adds or alters, the next check is taken to succeed.
   struct Foreseen {
     std::string pool;
     Change change;
   };
-  std::expected<Foreseen, Refusal> foresee(std::expected<Overrides, Refusal> planned) const;
+  std::expected<std::vector<Foreseen>, Refusal> foresee(
+      std::expected<Overrides, Refusal> planned) const;
 
   // Takes a new configuration file; what was set by socket stays laid over it. What is unchanged in
   // it changes nothing. Either all of it is taken, or nothing is and the sentences say why.

@@ -36,6 +36,7 @@ std::expected<HttpAnswer, error_code> http_over_unix_socket(const std::string& s
   message.set(http::field::host, "localhost");
   message.set(http::field::connection, "close");
   if (!request.body.empty()) message.set(http::field::content_type, "application/json");
+  if (!request.if_match.empty()) message.set(http::field::if_match, request.if_match);
   message.body() = request.body;
   message.prepare_payload();
 

@@ -13,6 +13,7 @@ struct HttpRequest {
   std::string method;
   std::string target;
   std::string body;  // JSON; empty: none
+  std::string if_match = {};
 };
 
 struct HttpAnswer {

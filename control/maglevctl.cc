@@ -9,7 +9,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <optional>
+#include <sstream>
 #include <thread>
 
 #include "control/http_client.h"
@@ -35,6 +38,7 @@ struct Options {
   bool json = false;
   bool wait = false;
   uint32_t timeout_ms = 5000;
+  std::optional<uint64_t> if_generation;
 };
 
 std::string explain(const std::string& socket, const boost::system::error_code& error) {
@@ -101,6 +105,7 @@ int show(const Options& options, const std::string& path,
 
 int change(const Options& options, HttpRequest request) {
   auto timeout = kAnswerTimeout;
+  if (options.if_generation) request.if_match = fmt::format("\"{}\"", *options.if_generation);
   if (options.wait) {
     request.target += fmt::format("?wait=adopted&timeout_ms={}", options.timeout_ms);
     timeout += std::chrono::milliseconds(options.timeout_ms);
@@ -222,6 +227,7 @@ class CommandLine {
     add_pool_commands();
     add_vip_commands();
     add_backend_commands();
+    add_whole_changes();
     add_stats();
     add_simulator_commands(app_, options_.json, action_);
     app_.add_subcommand("status", "generations, dataplane, workers")->callback([this] {
@@ -259,6 +265,8 @@ class CommandLine {
     made->add_flag("--wait", options_.wait, "until all workers use the change");
     made->add_option("--timeout-ms", options_.timeout_ms, "how long --wait waits")
         ->capture_default_str();
+    made->add_option("--if-generation", options_.if_generation,
+                     "refused when another generation is in force");
     made->callback(
         [this, request] { action_ = [this, request] { return change(options_, request()); }; });
     return made;
@@ -291,6 +299,7 @@ class CommandLine {
   void add_pool_commands();
   void add_vip_commands();
   void add_backend_commands();
+  void add_whole_changes();
   void add_stats();
 
   // What is no UTF-8 is the daemon's to refuse.
@@ -308,6 +317,7 @@ class CommandLine {
   std::string pool_;
   std::string backend_;
   std::string vip_;
+  std::string changes_;
   Json body_ = Json::object();
   std::function<int()> action_;
 };
@@ -420,6 +430,28 @@ void CommandLine::add_backend_commands() {
   one(changing(backend, "remove", "remove a backend", [this] {
     return HttpRequest{"DELETE", backend_path(), ""};
   }));
+}
+
+void CommandLine::add_whole_changes() {
+  CLI::App* const apply =
+      changing(&app_, "apply", "make several changes at once, all of them or none", [this] {
+        return HttpRequest{"POST", "/v1/changes", changes_};
+      });
+  apply
+      ->add_option_function<std::string>(
+          "FILE",
+          [this](const std::string& path) {
+            std::ifstream file(path == "-" ? "/dev/stdin" : path);
+            std::ostringstream content;
+            if (!(content << file.rdbuf()))
+              throw CLI::ValidationError("FILE", "cannot read " + path);
+            changes_ = content.str();
+          },
+          "a JSON list of changes; - for standard input")
+      ->required();
+  changing(&app_, "reload", "read the configuration file again", [] {
+    return HttpRequest{"POST", "/v1/reload", ""};
+  });
 }
 
 void CommandLine::add_stats() {

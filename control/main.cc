@@ -67,8 +67,14 @@ class Daemon {
     controller_ =
         std::make_unique<Controller>(std::move(configuration), std::move(state),
                                      std::move(publisher), reported_generation(), senses());
-    listen_on(socket, answer_api);
-    for (const ListenOn& place : read_only) listen_on(place, answer_read_only);
+    listen_on(socket, [this](const ApiRequest& request) {
+      return answer_api(*controller_, report_->status(), request, [this] { return reload(); });
+    });
+    for (const ListenOn& place : read_only) {
+      listen_on(place, [this](const ApiRequest& request) {
+        return answer_read_only(*controller_, report_->status(), request);
+      });
+    }
   }
 
   void run() {
@@ -89,14 +95,9 @@ class Daemon {
     return std::move(*value);
   }
 
-  void listen_on(const ListenOn& place, decltype(answer_api)* answer) {
-    servers_.push_back(
-        need(ApiServer::open(io_, place,
-                             {[this, answer](const ApiRequest& request) {
-                                return answer(*controller_, report_->status(), request);
-                              },
-                              [this]() -> const DataplaneStatus& { return report_->status(); }},
-                             {})));
+  void listen_on(const ListenOn& place, std::function<ApiAnswer(const ApiRequest&)> answer) {
+    const auto dataplane = [this]() -> const DataplaneStatus& { return report_->status(); };
+    servers_.push_back(need(ApiServer::open(io_, place, {std::move(answer), dataplane}, {})));
     spdlog::info("answering on {}", to_text(place));
   }
 
@@ -145,17 +146,19 @@ class Daemon {
     });
   }
 
-  void reload() {
+  std::expected<void, std::vector<std::string>> reload() {
     auto configuration = load_configuration(file_);
-    const auto taken = configuration ? controller_->reload(std::move(*configuration))
-                                     : std::unexpected(std::move(configuration.error()));
+    auto taken = configuration ? controller_->reload(std::move(*configuration))
+                               : std::unexpected(std::move(configuration.error()));
     if (taken) {
       const uint32_t expiry_s = controller_->configuration().path_mtu_expiry_s;
       if (path_mtus_) path_mtus_->set_expiry(std::chrono::seconds(expiry_s));
-      return spdlog::info("{} is taken again", file_);
+      spdlog::info("{} is taken again", file_);
+      return {};
     }
     for (const std::string& mistake : taken.error()) spdlog::error(mistake);
     spdlog::error("{} is not taken: what was in force stays", file_);
+    return taken;
   }
 
   void wait_for_tick() {

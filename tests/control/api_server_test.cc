@@ -111,7 +111,7 @@ class ApiServerTest : public ControllerTest {
     start_healthy();
     auto server = ApiServer::open(
         io_, UnixSocket{path_},
-        {[this](const ApiRequest& call) { return answer_api(*controller_, dataplane_, call); },
+        {[this](const ApiRequest& call) { return answer_api(*controller_, dataplane_, call, {}); },
          [this]() -> const DataplaneStatus& { return dataplane_; }},
         limits);
     ASSERT_TRUE(server) << server.error();

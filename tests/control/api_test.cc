@@ -28,7 +28,13 @@ class ApiTest : public ControllerTest {
 
   ApiAnswer call(std::string method, std::string target, std::string body = {}) {
     return answer_api(*controller_, dataplane_,
-                      {std::move(method), std::move(target), std::move(body)});
+                      {std::move(method), std::move(target), std::move(body), if_match_},
+                      [this] { return reload(); });
+  }
+  std::expected<void, std::vector<std::string>> reload() {
+    auto configuration = read_configuration(text_, "test.yaml");
+    if (!configuration) return std::unexpected(configuration.error());
+    return controller_->reload(std::move(*configuration));
   }
   Json get(std::string target) {
     const ApiAnswer answer = call("GET", std::move(target));
@@ -58,6 +64,7 @@ class ApiTest : public ControllerTest {
   }
 
   DataplaneStatus dataplane_;
+  std::string if_match_;
 };
 
 TEST_F(ApiTest, StatusTellsGenerationsAndCounts) {
@@ -373,9 +380,11 @@ TEST_F(ApiTest, ADryRunTellsWhatTheChangeThenMoves) {
     const Json status = get("/v1/status");
     const ApiAnswer foreseen = call(method, std::string(path) + "?dry_run=true", body);
     ASSERT_EQ(foreseen.status, 200u) << foreseen.body;
-    EXPECT_EQ(foreseen.body["pool"], "web");
-    EXPECT_EQ(foreseen.body["slots"], 251);
-    EXPECT_EQ(listed(foreseen.body["before"]), before);
+    ASSERT_EQ(foreseen.body["pools"].size(), 1u);
+    const Json& web = foreseen.body["pools"][0];
+    EXPECT_EQ(web["pool"], "web");
+    EXPECT_EQ(web["slots"], 251);
+    EXPECT_EQ(listed(web["before"]), before);
     EXPECT_EQ(get("/v1/status"), status);
     EXPECT_EQ(slots(), before);
 
@@ -383,19 +392,19 @@ TEST_F(ApiTest, ADryRunTellsWhatTheChangeThenMoves) {
     if (body == added) answer("web", "b9", HealthVerdict::kUp);
     controller_->tick();
     const auto after = slots();
-    EXPECT_EQ(listed(foreseen.body["after"]), after);
+    EXPECT_EQ(listed(web["after"]), after);
     int gained = 0;
     for (const auto& [name, count] : after) {
       gained += std::max(0, count - (before.contains(name) ? before.at(name) : 0));
     }
-    EXPECT_GE(foreseen.body["moved"], gained);
-    EXPECT_LE(foreseen.body["moved"], gained + 60);
-    EXPECT_NEAR(foreseen.body["ideal_moved"].get<double>(), gained, 3);
+    EXPECT_GE(web["moved"], gained);
+    EXPECT_LE(web["moved"], gained + 60);
+    EXPECT_NEAR(web["ideal_moved"].get<double>(), gained, 3);
   }
-  const ApiAnswer refused = call("DELETE", "/v1/vips/dns?dry_run=true");
-  expect_refused(refused, 400, "bad_request");
-  const std::string told = refused.body["error"]["message"];
-  EXPECT_NE(told.find("/v1/pools/POOL/backends"), std::string::npos) << told;
+  const ApiAnswer of_vip = call("DELETE", "/v1/vips/dns?dry_run=true");
+  EXPECT_EQ(of_vip.status, 200u);
+  EXPECT_EQ(of_vip.body, Json::parse(R"({"dry_run": true, "pools": []})")) << "no table changes";
+  EXPECT_EQ(call("GET", "/v1/vips/dns").status, 200u) << "it is there still";
   expect_refused(call("DELETE", "/v1/pools/web/backends/b8?dry_run=true"), 404, "unknown_backend");
 }
 
@@ -471,6 +480,87 @@ TEST_F(ApiTest, WhatIsReadOnlyShowsAllAndChangesNothing) {
   expect_refused(ask("DELETE", "/v1/pools/web/backends/b1"), 403, "read_only");
   expect_refused(ask("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 3})"), 403, "read_only");
   EXPECT_EQ(controller_->generation(), 1u);
+}
+
+TEST_F(ApiTest, ChangesOfOneRequestAreMadeTogetherInOneGeneration) {
+  const std::string changes = R"([
+    {"method": "POST", "path": "/v1/pools", "body": {"name": "new", "table_size": 251}},
+    {"method": "POST", "path": "/v1/pools/new/backends", "body": {"name": "n1", "address": "198.18.4.1"}},
+    {"method": "POST", "path": "/v1/vips", "body": {"name": "new", "address": "198.51.100.20",
+     "protocol": "tcp", "port": 80, "pool": "new"}},
+    {"method": "PATCH", "path": "/v1/pools/web/backends/b1", "body": {"weight": 2}},
+    {"method": "PATCH", "path": "/v1/pools/web/backends/b1", "body": {"state": "drain"}},
+    {"method": "DELETE", "path": "/v1/pools/web/backends/b3"}])";
+  const Json before = get("/v1/pools");
+  const ApiAnswer foreseen = call("POST", "/v1/changes?dry_run=true", changes);
+  ASSERT_EQ(foreseen.status, 200u) << foreseen.body;
+  EXPECT_EQ(foreseen.body["pools"].size(), 1u) << "there is no table of the new pool before";
+  EXPECT_EQ(foreseen.body["pools"][0]["after"].size(), 1u) << "b2 is left";
+  EXPECT_EQ(get("/v1/pools"), before);
+
+  const ApiAnswer answer = call("POST", "/v1/changes?wait=adopted", changes);
+  ASSERT_EQ(answer.status, 200u) << answer.body;
+  EXPECT_EQ(answer.body["generation"], 2);
+  EXPECT_EQ(answer.wait->generation, 2u);
+  EXPECT_EQ(get("/v1/vips/new")["pool"], "new");
+  const Json web = get("/v1/pools/web");
+  ASSERT_EQ(web["backends"].size(), 2u);
+  EXPECT_EQ(web["backends"][0]["weight"], 2);
+  EXPECT_EQ(web["backends"][0]["state"], "drain");
+}
+
+TEST_F(ApiTest, WhereOneChangeIsRefusedNoneIsMadeAndItIsNamed) {
+  const auto refused = [this](const std::string& changes, unsigned status, std::string_view code) {
+    const ApiAnswer answer = call("POST", "/v1/changes", changes);
+    expect_refused(answer, status, code);
+    return answer.body["error"]["message"].get<std::string>();
+  };
+  const std::string drain =
+      R"({"method": "PATCH", "path": "/v1/pools/web/backends/b1", "body": {"state": "drain"}})";
+  EXPECT_EQ(refused("[" + drain + R"(, {"method": "DELETE", "path": "/v1/pools/web/backends/b8"}])",
+                    404, "unknown_backend")
+                .substr(0, 51),
+            "change 2 (DELETE /v1/pools/web/backends/b8): pool '");
+  refused("[" + drain + R"(, {"method": "POST", "path": "/v1/changes", "body": []}])", 404,
+          "unknown_path");
+  refused("[" + drain + R"(, {"method": "POST", "path": "/v1/reload"}])", 404, "unknown_path");
+  refused("[" + drain + R"(, {"path": "/v1/pools"}])", 400, "bad_request");
+  refused("[" + drain + R"(, 7])", 400, "bad_request");
+  refused("{}", 400, "bad_json");
+  refused("[" + drain, 400, "bad_json");
+  EXPECT_EQ(controller_->generation(), 1u);
+  EXPECT_EQ(get("/v1/pools/web")["backends"][0]["state"], "ready");
+  EXPECT_EQ(call("POST", "/v1/changes", "[]").body["generation"], 1) << "nothing to do";
+}
+
+TEST_F(ApiTest, AChangeThatHasLostARaceIsRefused) {
+  EXPECT_EQ(call("GET", "/v1/pools/web").generation, 1u);
+  if_match_ = "\"1\"";
+  EXPECT_EQ(call("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 2})").generation, 2u);
+  const ApiAnswer late = call("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 3})");
+  expect_refused(late, 412, "stale");
+  EXPECT_EQ(get("/v1/pools/web")["backends"][0]["weight"], 2);
+  for (const char* good : {"2", "7, \"2\"", "*"}) {
+    if_match_ = good;
+    EXPECT_EQ(call("PATCH", "/v1/pools/web/backends/b1", R"({"weight": 2})").status, 200u) << good;
+  }
+  if_match_ = "soon";
+  expect_refused(call("DELETE", "/v1/vips/dns"), 400, "bad_request");
+}
+
+TEST_F(ApiTest, AReloadTakesTheFileOrTellsAllThatIsWrongWithIt) {
+  EXPECT_EQ(call("POST", "/v1/reload").body["generation"], 1) << "the same file changes nothing";
+  const std::string good = text_;
+  text_.replace(text_.find("port: 53"), 8, "port: 54");
+  EXPECT_EQ(call("POST", "/v1/reload").body["generation"], 2);
+  EXPECT_EQ(get("/v1/vips/dns")["port"], 54);
+  text_.replace(text_.find("port: 54"), 8, "port: xx");
+  const ApiAnswer refused = call("POST", "/v1/reload");
+  expect_refused(refused, 422, "bad_file");
+  EXPECT_NE(refused.body["error"]["message"].get<std::string>().find("test.yaml:"),
+            std::string::npos);
+  expect_refused(call("POST", "/v1/reload?dry_run=true"), 400, "bad_request");
+  EXPECT_EQ(get("/v1/vips/dns")["port"], 54);
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ class MaglevctlTest : public ControllerTest {
     auto opened = ApiServer::open(io_, UnixSocket{socket_},
                                   {[this](const ApiRequest& request) {
                                      ++requests_;
-                                     return answer_api(*controller_, dataplane_, request);
+                                     return answer_api(*controller_, dataplane_, request,
+                                                       [this] { return reload(); });
                                    },
                                    [this]() -> const DataplaneStatus& { return dataplane_; }},
                                   {});
@@ -53,6 +54,12 @@ class MaglevctlTest : public ControllerTest {
     io_.stop();
     thread_.join();
     server_.reset();
+  }
+
+  std::expected<void, std::vector<std::string>> reload() {
+    auto configuration = read_configuration(text_, "test.yaml");
+    if (!configuration) return std::unexpected(configuration.error());
+    return controller_->reload(std::move(*configuration));
   }
 
   Outcome run_on(const std::string& socket, const std::string& arguments) {
@@ -195,6 +202,39 @@ TEST_F(MaglevctlTest, AddsSetsDrainsAndRemovesABackend) {
             std::string::npos);
   shown("backend remove web b4");
   EXPECT_EQ(json("backend list web")["backends"].size(), 3u);
+}
+
+TEST_F(MaglevctlTest, AppliesSeveralChangesAtOnce) {
+  const std::string file = directory_.path("/changes.json");
+  std::ofstream(file) << R"([
+    {"method": "PATCH", "path": "/v1/pools/web/backends/b1", "body": {"weight": 7}},
+    {"method": "DELETE", "path": "/v1/pools/web/backends/b2"}])";
+  EXPECT_EQ(shown("apply " + file), "generation 2\n");
+  const Json backends = json("backend list web")["backends"];
+  ASSERT_EQ(backends.size(), 2u);
+  EXPECT_EQ(backends[0]["weight"], 7);
+  std::ofstream(file) << "[]";
+  EXPECT_EQ(shown("apply - --json <" + file), "{\"generation\":2}\n") << "nothing to do";
+  std::ofstream(file) << R"([{"method": "DELETE", "path": "/v1/pools/web/backends/b2"}])";
+  const Outcome refused = run("apply " + file);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("change 1"), std::string::npos) << refused.err;
+  EXPECT_EQ(run("apply /no/such/file").exit_code, 2);
+}
+
+TEST_F(MaglevctlTest, AChangeCanDependOnTheGeneration) {
+  EXPECT_EQ(shown("backend drain web b1 --if-generation 1"), "generation 2\n");
+  const Outcome late = run("backend drain web b2 --if-generation 1");
+  EXPECT_EQ(late.exit_code, 1);
+  EXPECT_NE(late.err.find("generation 2 is in force"), std::string::npos) << late.err;
+}
+
+TEST_F(MaglevctlTest, ReloadsTheFile) {
+  EXPECT_EQ(shown("reload"), "generation 1\n");
+  text_.replace(text_.find("port: 53"), 8, "port: xx");
+  const Outcome refused = run("reload");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("test.yaml:"), std::string::npos) << refused.err;
 }
 
 TEST_F(MaglevctlTest, TellsWhyABackendIsNotUsed) {
