@@ -123,6 +123,12 @@ Shown show_vip(const Sources& from, const Names& names) {
               [&](const Vip* vip) -> Shown { return view_vip(from.controller, names[0], *vip); });
 }
 
+Shown show_flow(const Sources& from, const Names& names) {
+  const auto flow = parse_flow(names[0], names[1], names[2]);
+  if (!flow) return refuse("bad_request", flow.error());
+  return view_flow(from.controller, from.dataplane, *flow);
+}
+
 // --- what changes ----------------------------------------------------------------------------
 
 using Planned = std::expected<Overrides, Refusal>;
@@ -192,6 +198,7 @@ constexpr std::array kRoutes = {
     Route{"/v1/pools/{}/backends", "POST", nullptr, add_backend},
     Route{"/v1/pools/{}/backends/{}", "PATCH", nullptr, patch_backend},
     Route{"/v1/pools/{}/backends/{}", "DELETE", nullptr, remove_backend},
+    Route{"/v1/flows/{}/{}/{}", "GET", show_flow},
     Route{"/v1/vips", "GET", show_vips},
     Route{"/v1/vips", "POST", nullptr, add_vip},
     Route{"/v1/vips/{}", "GET", show_vip},

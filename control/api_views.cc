@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "control/json_form.h"
+#include "tables/flow_hash.h"
 
 namespace maglev {
 namespace {
@@ -292,6 +293,55 @@ Json view_vip(const Controller& controller, const std::string& name, const Vip& 
   }
   Json view = view_vip_summary(name, vip);
   view["unusable_backends"] = std::move(unusable);
+  return view;
+}
+
+std::expected<Json, Refusal> view_flow(const Controller& controller,
+                                       const DataplaneStatus& dataplane, const Flow& flow) {
+  Json view = {{"generation", controller.generation()},
+               {"adopted_generation", dataplane.adopted_generation()}};
+  const Served served = find_vip(controller.model().vips(), flow);
+  if (served.address == nullptr) {
+    view["verdict"] = "no VIP has this address: the packet is not the load balancer's";
+    return view;
+  }
+  if (served.vip == nullptr) {
+    const bool to_kernel = (served.address->second.flags & kVipUnservedToKernel) != 0;
+    view["verdict"] = fmt::format("no VIP of {} serves this protocol and port: {}",
+                                  to_text(served.address->second.prefix),
+                                  to_kernel ? "the kernel gets it" : "it is dropped");
+    return view;
+  }
+  const auto& [name, vip] = *served.vip;
+  const PlannedPool* plan = controller.planned(vip.pool);
+  if (plan == nullptr) return refuse("not_published", "the VIP's pool is not published yet");
+  const auto file = controller.read_table(*plan);
+  if (!file) return refuse("not_published", file.error());
+  const auto table = check_table_file(*file);
+  if (!table) return refuse("not_published", table.error());
+  const uint64_t hash = hash_of(flow, vip, controller.configuration().hash_seed);
+  const uint32_t slot = slot_of(hash, table->size());
+  const uint32_t owner = table->owner_of(slot);
+  view["vip"] = name;
+  view["pool"] = vip.pool;
+  view["table"] = plan->table.hex();
+  view["hash"] = fmt::format("{:08x}", hash >> 32);
+  view["slot"] = slot;
+  view["slots"] = table->size();
+  if (owner == kNoOwner) {
+    view["verdict"] = "no backend of the pool is in its table: the packet is dropped";
+    return view;
+  }
+  const std::string backend(table->owners[owner]);
+  const Pool& pool = **controller.model().find_pool(vip.pool);
+  const Backend& wanted = pool.backends.find(backend)->second;
+  const NextHop hop = controller.way_out_of(wanted.address).next_hop;
+  view["backend"] = backend;
+  view["address"] = wanted.address.to_string();
+  view["health"] = health_text(pool.settings, controller.health_of(vip.pool, backend).verdict);
+  view["next_hop"] = view_next_hop(hop);
+  view["verdict"] = hop.resolved ? "forwarded to the backend that owns the slot"
+                                 : "dropped: the way to the backend is not known";
   return view;
 }
 

@@ -2,12 +2,14 @@
 // of what they are given; thread: the controller's.
 #pragma once
 
+#include <expected>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "control/controller.h"
 #include "control/dataplane_report.h"
+#include "control/explain.h"
 
 namespace maglev {
 
@@ -23,6 +25,9 @@ Json view_pool(const Controller& controller, const std::string& name, const Pool
 Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
 Json view_foreseen(const std::vector<Controller::Foreseen>& foreseen);
 Json view_vip_summary(const std::string& name, const Vip& vip);
+// Where the flow's packets go, by the last publication; or why that cannot be told.
+std::expected<Json, Refusal> view_flow(const Controller& controller,
+                                       const DataplaneStatus& dataplane, const Flow& flow);
 Json view_vip(const Controller& controller, const std::string& name, const Vip& vip);
 
 }  // namespace maglev

@@ -57,6 +57,10 @@ class Controller {
   const Model& model() const { return model_; }
   uint64_t generation() const { return published_generation_; }  // 0: nothing published yet
   const PlannedPool* planned(std::string_view pool) const;       // null before its publication
+  // The table file of a pool that is planned.
+  std::expected<std::vector<std::byte>, std::string> read_table(const PlannedPool& plan) const {
+    return publisher_->read_table(plan.table);
+  }
   Clock::time_point now() const { return senses_.now(); }
   std::optional<PathMtus::Counts> path_mtu_messages() const { return senses_.path_mtu_messages(); }
   Health health_of(std::string_view pool, std::string_view backend) const;

@@ -14,6 +14,7 @@
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "control/http_client.h"
 #include "control/maglevctl_stats.h"
@@ -227,7 +228,7 @@ class CommandLine {
     add_pool_commands();
     add_vip_commands();
     add_backend_commands();
-    add_whole_changes();
+    add_other_commands();
     add_stats();
     add_simulator_commands(app_, options_.json, action_);
     app_.add_subcommand("status", "generations, dataplane, workers")->callback([this] {
@@ -299,7 +300,7 @@ class CommandLine {
   void add_pool_commands();
   void add_vip_commands();
   void add_backend_commands();
-  void add_whole_changes();
+  void add_other_commands();
   void add_stats();
 
   // What is no UTF-8 is the daemon's to refuse.
@@ -318,6 +319,7 @@ class CommandLine {
   std::string backend_;
   std::string vip_;
   std::string changes_;
+  std::vector<std::string> flow_;
   Json body_ = Json::object();
   std::function<int()> action_;
 };
@@ -432,7 +434,7 @@ void CommandLine::add_backend_commands() {
   }));
 }
 
-void CommandLine::add_whole_changes() {
+void CommandLine::add_other_commands() {
   CLI::App* const apply =
       changing(&app_, "apply", "make several changes at once, all of them or none", [this] {
         return HttpRequest{"POST", "/v1/changes", changes_};
@@ -448,6 +450,18 @@ void CommandLine::add_whole_changes() {
             changes_ = content.str();
           },
           "a JSON list of changes; - for standard input")
+      ->required();
+  CLI::App* const explain = showing(
+      &app_, "explain", "where the packets of a flow go, and why",
+      [this] {
+        return fmt::format("/v1/flows/{}/{}/{}", segment(flow_[0]), segment(flow_[1]),
+                           segment(flow_[2]));
+      },
+      format_flow);
+  explain
+      ->add_option("FLOW", flow_,
+                   "tcp or udp, source and destination, as tcp 198.18.0.2:40000 198.51.100.10:80")
+      ->expected(3)
       ->required();
   changing(&app_, "reload", "read the configuration file again", [] {
     return HttpRequest{"POST", "/v1/reload", ""};

@@ -52,6 +52,21 @@ std::string format_health(const Json& health) {
 
 }  // namespace
 
+std::string format_flow(const Json& flow) {
+  std::string view = text(flow, "verdict") + "\n";
+  for (const auto& [field, value] : flow.items()) {
+    if (field == "verdict" || field == "next_hop") continue;
+    view += fmt::format("{:<20}{}\n", field,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  if (!flow.contains("next_hop")) return view;
+  const Json& hop = flow.at("next_hop");
+  return view + (flag(hop, "resolved")
+                     ? fmt::format("{:<20}{} ({}) on {}\n", "next_hop", text(hop, "via"),
+                                   text(hop, "mac"), text(hop, "interface"))
+                     : fmt::format("{:<20}{}\n", "next_hop", text(hop, "reason")));
+}
+
 std::string format_status(const Json& status) {
   const Json& dataplane = status.at("dataplane");
   std::string view = fmt::format("version     {}\n", text(status, "version"));

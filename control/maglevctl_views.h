@@ -8,6 +8,7 @@
 
 namespace maglev {
 
+std::string format_flow(const nlohmann::ordered_json& flow);
 std::string format_status(const nlohmann::ordered_json& status);
 std::string format_pools(const nlohmann::ordered_json& pools);  // of GET /v1/pools
 std::string format_pool(const nlohmann::ordered_json& pool);

@@ -100,6 +100,11 @@ Publisher::~Publisher() {
   ::close(lock_fd_);
 }
 
+std::expected<std::vector<std::byte>, std::string> Publisher::read_table(
+    const Checksum& name) const {
+  return read_whole_file(path_of(kTableDirectory, name), kMaxFileBytes);
+}
+
 std::string Publisher::path_of(std::string_view folder, const Checksum& name) const {
   return fmt::format("{}/{}/{}", directory_, folder, name.hex());
 }

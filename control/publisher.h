@@ -48,6 +48,9 @@ class Publisher {
   bool has_table(const Checksum& name) { return has_file(kTableDirectory, name); }
   bool has_pool(const Checksum& name) { return has_file(kPoolDirectory, name); }
 
+  // A table's file as it lies there, unchecked.
+  std::expected<std::vector<std::byte>, std::string> read_table(const Checksum& name) const;
+
   std::expected<void, std::string> write_table(const Checksum& name,
                                                std::span<const std::byte> file) {
     return write_file(kTableDirectory, name, file);

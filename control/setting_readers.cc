@@ -20,25 +20,6 @@ T read_by(const YamlCursor& cursor, std::expected<T, std::string> (*parse)(std::
   return {};
 }
 
-std::expected<boost::asio::ip::tcp::endpoint, std::string> parse_endpoint(std::string_view text) {
-  const size_t colon = std::min(text.rfind(':'), text.size());
-  std::string_view host = text.substr(0, colon);
-  const bool bracketed = host.starts_with('[') && host.ends_with(']');
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  const auto address = parse_host(host);
-  uint16_t port = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] =
-      std::from_chars(text.data() + std::min(colon + 1, text.size()), end, port);
-  if (!address || address->is_v6() != bracketed || error != std::errc() || stop != end ||
-      port == 0) {
-    return std::unexpected(fmt::format(
-        "expected an address and a port, as in 127.0.0.1:9655 or \"[::1]:9655\", found '{}'",
-        text));
-  }
-  return boost::asio::ip::tcp::endpoint(*address, port);
-}
-
 }  // namespace
 
 void fail_choice(const YamlCursor& cursor, const std::vector<std::string>& allowed) {
@@ -72,6 +53,25 @@ boost::asio::ip::address read_host(const YamlCursor& cursor) {
 
 Prefix read_prefix(const YamlCursor& cursor) {
   return read_by(cursor, parse_prefix);
+}
+
+std::expected<boost::asio::ip::tcp::endpoint, std::string> parse_endpoint(std::string_view text) {
+  const size_t colon = std::min(text.rfind(':'), text.size());
+  std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']');
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  const auto address = parse_host(host);
+  uint16_t port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] =
+      std::from_chars(text.data() + std::min(colon + 1, text.size()), end, port);
+  if (!address || address->is_v6() != bracketed || error != std::errc() || stop != end ||
+      port == 0) {
+    return std::unexpected(fmt::format(
+        "expected an address and a port, as in 127.0.0.1:9655 or \"[::1]:9655\", found '{}'",
+        text));
+  }
+  return boost::asio::ip::tcp::endpoint(*address, port);
 }
 
 boost::asio::ip::tcp::endpoint read_endpoint(const YamlCursor& cursor) {

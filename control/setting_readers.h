@@ -4,6 +4,7 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdint>
+#include <expected>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,7 @@ std::string read_name(const YamlCursor& owner);
 boost::asio::ip::address read_host(const YamlCursor& cursor);
 Prefix read_prefix(const YamlCursor& cursor);
 // ADDRESS:PORT or [ADDRESS]:PORT.
+std::expected<boost::asio::ip::tcp::endpoint, std::string> parse_endpoint(std::string_view text);
 boost::asio::ip::tcp::endpoint read_endpoint(const YamlCursor& cursor);
 
 }  // namespace maglev

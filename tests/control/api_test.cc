@@ -563,5 +563,34 @@ TEST_F(ApiTest, AReloadTakesTheFileOrTellsAllThatIsWrongWithIt) {
   EXPECT_EQ(get("/v1/vips/dns")["port"], 54);
 }
 
+TEST_F(ApiTest, AFlowIsExplained) {
+  const Json flow = get("/v1/flows/tcp/203.0.113.7:40000/198.51.100.10:80");
+  EXPECT_EQ(flow["vip"], "web-http");
+  EXPECT_EQ(flow["slots"], 251);
+  EXPECT_EQ(flow["hash"].get<std::string>().size(), 8u);
+  EXPECT_EQ(flow["slot"], std::stoull(flow["hash"].get<std::string>(), nullptr, 16) * 251 >> 32);
+  EXPECT_EQ(flow["verdict"], "forwarded to the backend that owns the slot");
+  world_.unreachable.insert(boost::asio::ip::make_address(flow["address"].get<std::string>()));
+  const std::string again = "/v1/flows/tcp/203.0.113.7:40000/198.51.100.10:80";
+  EXPECT_EQ(get(again)["verdict"], "dropped: the way to the backend is not known");
+
+  EXPECT_EQ(get("/v1/flows/udp/203.0.113.7:1/198.51.100.10:53")["vip"], "dns");
+  const auto verdict = [this](const std::string& path) {
+    const Json view = get(path);
+    EXPECT_FALSE(view.contains("vip"));
+    return view["verdict"].get<std::string>();
+  };
+  EXPECT_TRUE(verdict("/v1/flows/tcp/203.0.113.7:1/198.51.100.11:80").starts_with("no VIP has"));
+  EXPECT_TRUE(verdict("/v1/flows/tcp/203.0.113.7:1/198.51.100.10:81").ends_with("it is dropped"));
+  EXPECT_TRUE(
+      verdict("/v1/flows/tcp/%5B2001:db8::1%5D:1/%5B2001:db8::2%5D:81").starts_with("no VIP"));
+  for (const char* path :
+       {"/v1/flows/sctp/203.0.113.7:1/198.51.100.10:80",
+        "/v1/flows/tcp/203.0.113.7/198.51.100.10:80", "/v1/flows/tcp/203.0.113.7:1/198.51.100.10:0",
+        "/v1/flows/tcp/203.0.113.7:1/%5B2001:db8::2%5D:80"}) {
+    expect_refused(call("GET", path), 400, "bad_request");
+  }
+}
+
 }  // namespace
 }  // namespace maglev
