@@ -1,6 +1,7 @@
 #include "control/api.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -409,6 +410,25 @@ ApiAnswer change(const Route& route, Controller& controller, const Names& names,
   return done(is_created ? 201 : 200, *generation, query);
 }
 
+// What clients send may hold anything; the log has a line for each change.
+std::string in_one_line(std::string text) {
+  constexpr size_t kLongest = 500;
+  if (text.size() > kLongest) text.replace(kLongest, std::string::npos, "...");
+  std::ranges::replace_if(
+      text, [](char c) { return c >= 0 && (c < ' ' || c == 127); }, ' ');
+  return text;
+}
+
+void log_change(const ApiRequest& request, const ApiAnswer& answer) {
+  const std::string what = in_one_line(request.method + " " + request.target);
+  if (answer.status < 300) {
+    spdlog::info("{} by {}: generation {}", what, request.client, answer.generation);
+  } else {
+    spdlog::warn("{} by {} is refused: {}", what, request.client,
+                 in_one_line(answer.body["error"]["message"].get<std::string>()));
+  }
+}
+
 ApiAnswer reload_file(Controller& controller, const Reload& reload, const Query& query) {
   if (query.dry_run) {
     return refuse_api({"bad_request",
@@ -449,8 +469,11 @@ ApiAnswer answer_api(Controller& controller, const DataplaneStatus& dataplane,
     if (!query) return refuse_api(query.error());
     const auto fresh = check_if_match(request.if_match, controller.generation());
     if (!fresh) return refuse_api(fresh.error());
-    if (route.plan == nullptr) return reload_file(controller, reload, *query);
-    return change(route, controller, *names, *query, request.body);
+    ApiAnswer answer = route.plan == nullptr
+                           ? reload_file(controller, reload, *query)
+                           : change(route, controller, *names, *query, request.body);
+    if (!query->dry_run) log_change(request, answer);
+    return answer;
   }
   if (methods.empty()) {
     return refuse_api({"unknown_path", fmt::format("there is no path {}", path)});

@@ -22,6 +22,7 @@ struct ApiRequest {
   std::string target;  // path and query, as sent
   std::string body;
   std::string if_match = {};  // that header's value; empty: none
+  std::string client = {};    // who asks, for the log
 };
 
 struct ApiAnswer {

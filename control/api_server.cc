@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <grp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,6 +40,16 @@ constexpr std::chrono::milliseconds kAcceptAgainAfter{100};
 bool is_malformed(error_code error) {
   return error.category() == http::make_error_code(http::error::end_of_stream).category() &&
          error != http::error::end_of_stream && error != http::error::partial_message;
+}
+
+// Of a Unix socket the process that connected, as the kernel says.
+std::string describe_peer(Protocol::socket& socket) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  const bool is_known =
+      ::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+      peer.pid != 0;
+  return is_known ? fmt::format("uid {}, pid {}", peer.uid, peer.pid) : "a TCP client";
 }
 
 // Makes way for a new socket file.
@@ -115,7 +126,10 @@ struct ApiServer::Shared : std::enable_shared_from_this<ApiServer::Shared> {
 class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Shared> server, Protocol::socket socket)
-      : server_(std::move(server)), stream_(std::move(socket)), wait_timer_(server_->io) {}
+      : server_(std::move(server)),
+        client_(describe_peer(socket)),
+        stream_(std::move(socket)),
+        wait_timer_(server_->io) {}
 
   void start(Connections::iterator place) {
     place_ = place;
@@ -196,7 +210,7 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
     is_head_ = request.method() == http::verb::head;
     ApiAnswer answer = server_->handlers.answer(
         {std::string(request.method_string()), std::string(request.target()),
-         std::move(request.body()), std::string(request[http::field::if_match])});
+         std::move(request.body()), std::string(request[http::field::if_match]), client_});
     if (!answer.wait) return write(std::move(answer));
     stream_.expires_never();
     wait_timer_.expires_after(std::chrono::milliseconds(answer.wait->timeout_ms));
@@ -251,6 +265,7 @@ class ApiServer::Shared::Connection : public std::enable_shared_from_this<Connec
   }
 
   std::shared_ptr<Shared> server_;
+  std::string client_;
   Connections::iterator place_;
   beast::basic_stream<Protocol> stream_;
   asio::steady_timer wait_timer_;

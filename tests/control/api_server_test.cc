@@ -434,6 +434,23 @@ TEST_F(ApiServerTest, AFileInTheWayIsLeftAlone) {
   EXPECT_TRUE(fs::exists(path_));
 }
 
+TEST_F(ApiServerTest, ARequestTellsWhoSentIt) {
+  std::string client;
+  auto server = ApiServer::open(io_, UnixSocket{path_},
+                                {[&](const ApiRequest& call) {
+                                   client = call.client;
+                                   io_.stop();
+                                   return ApiAnswer{};
+                                 },
+                                 [this]() -> const DataplaneStatus& { return dataplane_; }},
+                                {});
+  ASSERT_TRUE(server) << server.error();
+  Client asking(path_);
+  asking.send(request("GET", "/v1/status"));
+  io_.run_for(5s);
+  EXPECT_EQ(client, fmt::format("uid {}, pid {}", ::getuid(), ::getpid()));
+}
+
 TEST_F(ApiServerTest, TheSocketHasTheRightsAsked) {
   const auto mode_of = [this](unsigned mode) {
     const auto server = ApiServer::open(io_, UnixSocket{path_, mode}, {}, {});
