@@ -40,3 +40,15 @@ def test_the_options_of_maglev_decap_are_those_of_the_document():
     help_text = subprocess.run([BUILD / "dataplane/bpf/maglev-decap", "--help"], check=True,
                                capture_output=True, text=True, timeout=30).stdout
     assert documented == set(re.findall(r"^ +(--[a-z-]+)", help_text, re.MULTILINE))
+
+
+def test_each_alert_rule_fires_when_it_should_and_only_then():
+    tests = ROOT / "tests/alerts_test.yml"
+    done = subprocess.run(["promtool", "test", "rules", tests], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules = re.findall(r"alert: (\w+)", (ROOT / "docs/prometheus/alerts.yml").read_text())
+    assert sorted(rules) == re.findall(r'alertname="(\w+)"', tests.read_text())
+    metrics = set(re.findall(r"`(maglev_[a-z_]+)`", (ROOT / "docs/metrics.md").read_text()))
+    used = set(re.findall(r"maglev_[a-z_]+", (ROOT / "docs/prometheus/alerts.yml").read_text()))
+    assert used <= metrics
