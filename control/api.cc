@@ -11,6 +11,7 @@
 
 #include "control/api_views.h"
 #include "control/metrics.h"
+#include "control/several_changes.h"
 
 namespace maglev {
 namespace {
@@ -249,33 +250,7 @@ std::optional<Names> match(const Route& route, std::string_view path) {
   return names;
 }
 
-// --- several changes in one request ----------------------------------------------------------
-
-struct Entry {
-  std::string method;
-  std::string path;
-  std::string body;
-};
-
-Entry read_entry(const nlohmann::json& entry, size_t number, std::vector<std::string>& errors) {
-  Entry change;
-  const bool fits = entry.is_object() && entry.contains("method") && entry["method"].is_string() &&
-                    entry.contains("path") && entry["path"].is_string() &&
-                    entry.size() == 2u + (entry.contains("body") ? 1u : 0u);
-  if (!fits) {
-    errors.push_back(
-        fmt::format("change {}: expected an object with method, path and, where the "
-                    "path takes one, body",
-                    number));
-    return change;
-  }
-  change.method = entry["method"].get<std::string>();
-  change.path = entry["path"].get<std::string>();
-  if (entry.contains("body")) change.body = entry["body"].dump();
-  return change;
-}
-
-Planned plan_one(const Model& model, const Entry& change) {
+Planned plan_one(const Model& model, const RequestedChange& change) {
   for (const Route& route : kRoutes) {
     if (route.plan == nullptr || route.plan == plan_changes || route.method != change.method) {
       continue;
@@ -288,31 +263,8 @@ Planned plan_one(const Model& model, const Entry& change) {
                 fmt::format("there is no change {} {}", change.method, change.path));
 }
 
-// Each change is checked against what those before it leave.
 Planned plan_changes(const Model& model, const Names&, const std::string& body) {
-  const auto entries = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!entries.is_array()) {
-    return refuse("bad_json", "the body is not a JSON list of changes");
-  }
-  std::vector<std::string> errors;
-  std::vector<Entry> changes;
-  for (const auto& entry : entries) {
-    changes.push_back(read_entry(entry, changes.size() + 1, errors));
-  }
-  if (!errors.empty()) return refuse("bad_request", join(errors, "; "));
-  Model next = model;
-  Overrides all;
-  for (size_t i = 0; i < changes.size(); ++i) {
-    const auto planned = plan_one(next, changes[i]);
-    if (!planned) {
-      return refuse(planned.error().code,
-                    fmt::format("change {} ({} {}): {}", i + 1, changes[i].method, changes[i].path,
-                                planned.error().message));
-    }
-    next.apply(*planned);
-    all.insert(all.end(), planned->begin(), planned->end());
-  }
-  return all;
+  return plan_several(model, body, plan_one);
 }
 
 // --- requests --------------------------------------------------------------------------------

@@ -525,8 +525,19 @@ TEST_F(ApiTest, WhereOneChangeIsRefusedNoneIsMadeAndItIsNamed) {
           "unknown_path");
   refused("[" + drain + R"(, {"method": "POST", "path": "/v1/reload"}])", 404, "unknown_path");
   refused("[" + drain + R"(, {"path": "/v1/pools"}])", 400, "bad_request");
+  refused(R"([{"method": "DELETE", "path": "/v1/pools/web/backends/b1"},
+              {"method": "POST", "path": "/v1/pools/web/backends",
+               "body": {"name": "b1", "address": "198.18.9.9"}}])",
+          409, "clash");
+  refused(R"([{"method": "DELETE", "path": "/v1/vips/dns"},
+              {"method": "DELETE", "path": "/v1/pools/plain"},
+              {"method": "POST", "path": "/v1/pools", "body": {"name": "plain"}}])",
+          409, "clash");
   refused("[" + drain + R"(, 7])", 400, "bad_request");
   refused("{}", 400, "bad_json");
+  refused(R"([{"method": "POST", "path": "/v1/pools", "body": )" + std::string(300000, '[') +
+              std::string(300000, ']') + "}]",
+          400, "bad_json");
   refused("[" + drain, 400, "bad_json");
   EXPECT_EQ(controller_->generation(), 1u);
   EXPECT_EQ(get("/v1/pools/web")["backends"][0]["state"], "ready");
