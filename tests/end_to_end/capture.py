@@ -12,12 +12,12 @@ BAD_CHECKSUM, GOOD_CHECKSUM, NO_CHECKSUM = "0", "1", "3"
 
 
 class Capture:
-    """What the load balancer sends while the block runs."""
+    """What the load balancer sends while the block runs, or with direction "out" what it gets."""
 
-    def __init__(self, lab, interface, expression):
-        self.path = lab.directory / f"{interface}.pcap"
+    def __init__(self, lab, interface, expression, direction="in"):
+        self.path = lab.directory / f"{interface}-{direction}.pcap"
         self.command = ["ip", "netns", "exec", lab.network.namespace("router"), "tcpdump", "-i",
-                        interface, "-Q", "in", "-U", "--immediate-mode", "-Z", "root", "-w",
+                        interface, "-Q", direction, "-U", "--immediate-mode", "-Z", "root", "-w",
                         str(self.path), expression]
 
     def __enter__(self):

@@ -100,15 +100,26 @@ def split(frame):
     raise AssertionError(f"of no kind: {frame.hex()}")
 
 
+def segment_of(packet):
+    """What the load balancer may not change: addresses, and all behind the IP header."""
+    length = int.from_bytes(packet[2:4]) if packet[0] >> 4 == 4 else 40 + int.from_bytes(packet[4:6])
+    return packet[12:length] if packet[0] >> 4 == 4 else packet[8:length]
+
+
 @pytest.fixture(scope="module")
 def traffic(lab):
     """By kind. tshark takes long to start, so all kinds go into one capture."""
-    with Capture(lab, "lan0-lb", FILTER) as capture, Account(lab) as account:
+    with (Capture(lab, "lan0-lb", FILTER) as capture, Account(lab) as account,
+          Capture(lab, "lan0-lb", FILTER, "out") as arriving):
         by_kind = {kind: send_requests(lab, kind) for kind in KINDS}
     assert account.verdicts == {"forwarded": account.received}
     for kind, one in by_kind.items():
         one.forwarded = account.forwarded("vips")[name_of(kind)]
+    arrived = {segment_of(frame[14:]) for frame in arriving.frames()}
     kinds, packets = zip(*map(split, capture.frames()))
+    # So TCP checksums are as right as their senders made them.
+    for packet in packets:
+        assert segment_of(packet) in arrived, f"changed on its way: {packet.hex()}"
     inner = lab.directory / "inner.pcap"
     write_packets(inner, packets)
     for kind, *rows in zip(kinds, dissect(capture.path, OUTER_FIELDS), dissect(inner, INNER_FIELDS),
@@ -143,7 +154,7 @@ def test_the_wire_shows_the_encapsulation_and_nothing_malformed(lab, traffic, ki
     both = traffic[kind].outer + traffic[kind].inner
     assert not any(row["_ws.malformed"] for row in both)
     for row in traffic[kind].inner if zero_over_ipv6 else both:
-        assert BAD_CHECKSUM not in row["checksums"], row
+        assert BAD_CHECKSUM not in row["ip.checksum.status"] + row["udp.checksum.status"], row
     backends = {lab.network.address(server, outer) for server in services.WEB}
     for row in traffic[kind].outer:
         assert row["frame.protocols"].startswith(expected), row
@@ -159,7 +170,6 @@ def test_the_wire_shows_the_encapsulation_and_nothing_malformed(lab, traffic, ki
                 assert row["udp.checksum.status"] == (NO_CHECKSUM if outer == 4 else GOOD_CHECKSUM)
     for row in traffic[kind].inner:
         assert field(row, inner, "dst") == VIPS[kind]
-        assert row["tcp.checksum.status"] == GOOD_CHECKSUM
         # One off at the router, one at the load balancer.
         assert field(row, inner, "ttl" if inner == 4 else "hlim") == "62"
 
