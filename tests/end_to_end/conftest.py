@@ -43,12 +43,12 @@ def whole_machine():
 
 @contextlib.contextmanager
 def making_labs(user):
-    """Yields a function that makes labs with Lab's arguments. They end with their user, a test or a
+    """Yields a function that makes labs with Lab's arguments, or those of a kind of Lab. They end with their user, a test or a
     module, and must then account for every packet."""
     labs = []
 
-    def make(**arguments):
-        made = laboratory.Lab(**arguments)
+    def make(lab_class=laboratory.Lab, **arguments):
+        made = lab_class(**arguments)
         labs.append(made)
         return made.__enter__()
 

@@ -137,7 +137,8 @@ class Lab:
     def program(self, name):
         path = BUILD / {"maglev-control": "control", "maglevctl": "control",
                         "maglev-dataplane": "dataplane",
-                        "maglev-decap": "dataplane/bpf"}[name] / name
+                        "maglev-decap": "dataplane/bpf", "connections": "tests/end_to_end",
+                        "flood": "tests/end_to_end"}[name] / name
         if not path.exists():
             raise RuntimeError(f"{path} is not built: run meson setup {BUILD} and "
                                f"ninja -C {BUILD}")
@@ -213,19 +214,24 @@ class Lab:
 
     def start_servers(self):
         for server in self.network.servers:
-            directory = self.directory / f"nginx-{server}"
-            directory.mkdir()
-            configuration = directory / "nginx.conf"
-            listen = " ".join(f"listen {socket} backlog=1024;"
-                              for socket in self.network.web_sockets)
-            configuration.write_text(NGINX_CONFIGURATION.format(directory=directory, name=server,
-                                                                listen=listen))
-            self.start(f"nginx-{server}", server, "nginx", "-p", directory, "-c", configuration,
-                       "-e", self.directory / "logs" / f"nginx-{server}")
-            sources = [word for source in self.network.outer_sources(server)
-                       for word in ("--from", source)]
-            self.start(f"decap-{server}", server, self.program("maglev-decap"),
-                       "--interface", "eth0", *sources, *self.decap_arguments)
+            self.start_web_server(server)
+            self.start_decap(server)
+
+    def start_web_server(self, server):
+        directory = self.directory / f"nginx-{server}"
+        directory.mkdir()
+        configuration = directory / "nginx.conf"
+        listen = " ".join(f"listen {socket} backlog=1024;" for socket in self.network.web_sockets)
+        configuration.write_text(NGINX_CONFIGURATION.format(directory=directory, name=server,
+                                                            listen=listen))
+        self.start(f"nginx-{server}", server, "nginx", "-p", directory, "-c", configuration,
+                   "-e", self.directory / "logs" / f"nginx-{server}")
+
+    def start_decap(self, server):
+        sources = [word for source in self.network.outer_sources(server)
+                   for word in ("--from", source)]
+        self.start(f"decap-{server}", server, self.program("maglev-decap"),
+                   "--interface", "eth0", *sources, *self.decap_arguments)
 
     def kill_server(self, server):
         """The machine is gone: its processes and its link at once."""
