@@ -231,6 +231,8 @@ dataplane:
             time.sleep(self.options.seconds)
             end = self.counts(process)
             seconds, received, forwarded = (b - a for a, b in zip(start, end))
+            if forwarded == 0:
+                raise Failure(f"nothing was forwarded within {self.options.seconds} s")
             if received != forwarded:
                 raise Failure(f"of {received} packets received {forwarded} were forwarded")
             return thread.run(forwarded / seconds * 1e9)
@@ -253,10 +255,7 @@ dataplane:
     def verify(self):
         """The same binary and flows with a capture file as the way out: each packet sent is what the
         twin says. Returns how many were compared."""
-        sample = self.directory / "sample.pcap"
-        step = max(1, self.case.flows // SAMPLE)
-        frames = itertools.islice(twin.read_pcap(self.directory / "flows.pcap"), 0, None, step)
-        twin.write_pcap(sample, itertools.islice(itertools.cycle(frames), SAMPLE))
+        sample = self.sample()
         sent = self.directory / "sent.pcap"
         devices = self.devices(sample.name, sent)
         with self.running(self.dataplane_command(devices)) as process:
@@ -269,20 +268,29 @@ dataplane:
             raise Failure(f"the figures are void: {difference}")
         return count
 
+    def sample(self):
+        """A file of SAMPLE packets: every n-th flow, or each of fewer flows several times."""
+        path = self.directory / "sample.pcap"
+        if not path.exists():
+            step = max(1, self.case.flows // SAMPLE)
+            frames = itertools.islice(twin.read_pcap(self.directory / "flows.pcap"), 0, None, step)
+            twin.write_pcap(path, itertools.islice(itertools.cycle(frames), SAMPLE))
+        return path
+
     def instructions(self):
         """Per packet, counted by callgrind."""
         done = self.run("valgrind", "--tool=callgrind", "--collect-atstart=no",
                         "--callgrind-out-file=/dev/null", self.built("bench/pipeline_alone"),
-                        "instructions", self.directory, self.directory / "sample.pcap")
+                        "instructions", self.directory, self.sample())
         collected = int(re.search(r"Collected : (\d+)", done.stderr)[1])
         return collected / int(done.stdout)
 
     def stage_ticks(self):
         """Ticks a packet of each stage of the pipeline alone, without a device."""
-        flows = "flows.pcap" if self.case.flows > SAMPLE else "sample.pcap"
+        many = self.case.flows > SAMPLE
+        flows = self.directory / "flows.pcap" if many else self.sample()
         done = self.run("taskset", "--cpu-list", str(self.options.core),
-                        self.built("bench/pipeline_alone"), "ticks", self.directory,
-                        self.directory / flows)
+                        self.built("bench/pipeline_alone"), "ticks", self.directory, flows)
         return json.loads(done.stdout)
 
     def round(self):
@@ -316,6 +324,13 @@ def prepared(options, case, programs_at_once=1):
             yield Rig(options, case, directory)
         finally:
             hugepages.give_back(note)
+
+
+def measure_alone(options, case):
+    """The pipeline's own ticks, without a device or another program."""
+    with prepared(options, case) as rig:
+        return {"case": case.name, "flows": case.flows, "backends": case.backends,
+                "vips": case.vips, "stage_ticks": rig.stage_ticks()}
 
 
 def measure(options, case):
