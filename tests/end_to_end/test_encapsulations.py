@@ -109,8 +109,8 @@ def segment_of(packet):
 @pytest.fixture(scope="module")
 def traffic(lab):
     """By kind. tshark takes long to start, so all kinds go into one capture."""
-    with (Capture(lab, "lan0-lb", FILTER) as capture, Account(lab) as account,
-          Capture(lab, "lan0-lb", FILTER, "out") as arriving):
+    with (Capture(lab, "lan0-lb", FILTER, "out") as arriving,  # the longest, to miss nothing
+          Capture(lab, "lan0-lb", FILTER) as capture, Account(lab) as account):
         by_kind = {kind: send_requests(lab, kind) for kind in KINDS}
     assert account.verdicts == {"forwarded": account.received}
     for kind, one in by_kind.items():
