@@ -27,6 +27,14 @@ void PoolHistory::change(std::span<const SlotOwner> before, std::span<const Slot
   entries_ = std::move(merged);
 }
 
+void PoolHistory::extend(uint64_t now_ns, uint64_t longest_idle_ns) {
+  for (PastOwner& entry : entries_) {
+    if (entry.inherit_until_ns < now_ns + kAdoptionGrace_ns) continue;
+    entry.inherit_until_ns =
+        std::max(entry.inherit_until_ns, now_ns + longest_idle_ns + kAdoptionGrace_ns);
+  }
+}
+
 uint32_t PoolHistory::settle(const PoolSweep& sweep) {
   const auto settles = [&](const PastOwner& entry) {
     return sweep.began_ns >= entry.inherit_until_ns + kAdoptionGrace_ns &&

@@ -19,7 +19,9 @@
 //    when no worker remembers anything new of the slot, and with every worker on the generation of
 //    the slot's last change or a later one, and that saw no live flow of another backend than the
 //    owner.
-// 4. entries() is sorted by slot, each slot once. Slots that had no owner before have no entry: no
+// 4. Where workers could not remember every older flow (a flood, a table too small), extend() makes
+//    the window longer before it ends: within it such a flow needs no memory.
+// 5. entries() is sorted by slot, each slot once. Slots that had no owner before have no entry: no
 //    flow is older than the change.
 //
 // How long the old owner serves on for new flows (kSynGrace_ns) is left to the dataplane where the
@@ -69,6 +71,10 @@ class PoolHistory {
   // is that of all flows that may be in the slots; generation is the one that publishes the change.
   void change(std::span<const SlotOwner> before, std::span<const SlotOwner> after, uint64_t now_ns,
               uint64_t longest_idle_ns, uint64_t generation);
+
+  // Workers had no room for flows that they saw; all of it must be published. Windows that end
+  // before every worker would know stay as they are.
+  void extend(uint64_t now_ns, uint64_t longest_idle_ns);
 
   // How many slots the sweep settled.
   uint32_t settle(const PoolSweep& sweep);

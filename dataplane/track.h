@@ -6,6 +6,9 @@
 //   bool serves(pool, backend, incarnation)             whether a remembered flow may stay with it
 //   uint8_t incarnation(pool, backend)
 //   SlotView slot(uint16_t pool, uint32_t hash_upper)   of any entry's slot
+//   bool looks_elsewhere()                              whether other tables are asked at all:
+//   after
+//                                                       flows have come to other workers
 //   std::optional<FlowEntry> known_elsewhere(const FlowIdentity&, uint16_t pool)
 //                                                       in tables that this worker does not write
 //
@@ -29,7 +32,7 @@ struct TrackingCounters {
   Counter reused_ports;       // SYNs that opened another flow of the same ports
   Counter found_elsewhere;    // remembered by another worker, or by one of before
   Counter openings_unstored;  // SYNs for which there was no room
-  Counter others_unstored;
+  Counter others_unstored;    // packets of other flows, likewise
 };
 
 struct TrackedPacket {
@@ -51,6 +54,7 @@ std::optional<FlowEntry> find_live(const FlowTable::Place* place, const TrackedP
     const FlowEntry entry = place->read();
     if (!idle.has_expired(entry, view.tick)) return entry;
   }
+  if (!view.looks_elsewhere()) return std::nullopt;
   std::optional<FlowEntry> entry = view.known_elsewhere(packet.flow, packet.pool);
   if (!entry || idle.has_expired(*entry, view.tick)) return std::nullopt;
   counters.found_elsewhere.add(1);
@@ -86,8 +90,11 @@ bool remember(FlowTable& table, FlowTable::Place* place, const TrackedPacket& pa
 
 template <typename Rules, typename View>
 uint32_t track_unknown(FlowTable& table, FlowTable::Place* place, const TrackedPacket& packet,
-                       const SlotView& slot, const View& view, TrackingCounters& counters) {
-  const FlowChoice choice = choose_unknown<Rules>(slot, packet.kind, view.now_ns);
+                       bool superseded, const SlotView& slot, const View& view,
+                       TrackingCounters& counters) {
+  FlowChoice choice = choose_unknown<Rules>(slot, packet.kind, view.now_ns);
+  // Else another table would still tell what was known of the ports before.
+  choice.remember |= Rules::kSupersede && superseded && view.looks_elsewhere();
   const bool opens = packet.kind == PacketKind::kOpening;
   counters.unknown.add(1);
   if (!opens && choice.backend != slot.owner) counters.inherited.add(1);
@@ -117,7 +124,9 @@ uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& sl
                const FlowIdle& idle, const View& view, TrackingCounters& counters) {
   FlowTable::Place* const place = table.find(packet.at, packet.pool);
   std::optional<FlowEntry> entry = tracking::find_live(place, packet, idle, view, counters);
-  if (entry && !view.serves(packet.pool, entry->backend, entry->incarnation)) {
+  const bool known = entry.has_value();
+  if (entry && Rules::kCheckBackend &&
+      !view.serves(packet.pool, entry->backend, entry->incarnation)) {
     counters.moved.add(1);
     entry.reset();
   }
@@ -126,10 +135,10 @@ uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& sl
     entry.reset();
   }
   if (!entry) {
-    return tracking::track_unknown<Rules>(table, place, packet, slot, view, counters);
+    return tracking::track_unknown<Rules>(table, place, packet, known, slot, view, counters);
   }
   counters.known.add(1);
-  if (is_useless(*entry, slot, view.now_ns)) {
+  if (is_useless(*entry, slot, view.now_ns) && !view.looks_elsewhere()) {
     if (place != nullptr) table.forget(*place);
     return entry->backend;
   }

@@ -44,8 +44,7 @@ namespace maglev {
 // "No backend" and whatever else is not an index is greater than all of them.
 inline constexpr uint32_t kNoBackendIndex = 0xffffffff;
 
-// A slot as a worker sees it. The fallback is the owner where the old owner cannot serve (failed,
-// removed, or another incarnation has its index).
+// A slot as a worker sees it.
 struct SlotView {
   uint32_t owner = kNoBackendIndex;
   uint32_t fallback = kNoBackendIndex;
@@ -53,6 +52,15 @@ struct SlotView {
   uint64_t inherit_until_ns = 0;  // 0: settled
   bool full = false;              // every flow is remembered, and the owner serves unknown ones
 };
+
+// The view of a slot that is not settled. Where the old owner cannot serve (failed, removed, or
+// another incarnation has its index) the owner stands for it at once, and all that it gets must be
+// remembered: nothing is pending.
+inline SlotView unsettled_view(uint32_t owner, uint32_t fallback, bool fallback_serves,
+                               uint64_t pending_until_ns, uint64_t inherit_until_ns) {
+  if (!fallback_serves) return {owner, owner, 0, inherit_until_ns};
+  return {owner, fallback, pending_until_ns, inherit_until_ns};
+}
 
 enum class PacketKind : uint8_t { kOpening, kData, kFin, kReset, kUdp };
 
@@ -79,6 +87,8 @@ struct AllRules {
   static constexpr bool kDoubtOnePacket = true;       // e
   static constexpr bool kForgetResets = true;         // e
   static constexpr bool kRememberPastWindow = true;   // invariant 2
+  static constexpr bool kCheckBackend = true;         // b
+  static constexpr bool kSupersede = true;  // what reuses ports is known again, see track.h
 };
 
 // Idle times by state, in ticks.
@@ -125,11 +135,12 @@ FlowChoice choose_unknown(const SlotView& slot, PacketKind kind, uint64_t now_ns
   if (slot.full) return {slot.owner, may_remember};
   const bool opens = kind == PacketKind::kOpening;
   if (Rules::kPend && now_ns < slot.pending_until_ns) return {slot.fallback, opens};
-  if (now_ns < slot.inherit_until_ns || (!Rules::kWindowEnds && slot.inherit_until_ns != 0)) {
+  if (now_ns < slot.inherit_until_ns) {
     if (opens) return {slot.owner, true};
     return {Rules::kInherit ? slot.fallback : slot.owner,
             may_remember && Rules::kRememberInherited};
   }
+  if (!Rules::kWindowEnds && !opens) return {slot.fallback, may_remember};
   const bool may_change_late = Rules::kRememberPastWindow && slot.inherit_until_ns != 0 &&
                                now_ns < slot.inherit_until_ns + kAdoptionGrace_ns;
   return {slot.owner, may_remember && may_change_late};

@@ -103,6 +103,17 @@ TEST(PoolHistory, ASlotWithALiveFlowOfAnotherBackendStaysUnsettled) {
   EXPECT_FALSE(history.names(kA.backend));
 }
 
+TEST(PoolHistory, AWindowIsExtendedWhileThereIsTimeToTellEveryWorker) {
+  OneSlot slot(kA);
+  slot.change_to(kB, 0);
+  slot.history.extend(kWindow_ns - kAdoptionGrace_ns + 1, kIdle_ns);
+  EXPECT_EQ(slot.past().inherit_until_ns, kWindow_ns);
+  slot.history.extend(kWindow_ns - kAdoptionGrace_ns, kIdle_ns);
+  EXPECT_EQ(slot.past().inherit_until_ns, 2 * kWindow_ns - kAdoptionGrace_ns);
+  slot.history.extend(kSecond_ns, kIdle_ns);
+  EXPECT_EQ(slot.past().inherit_until_ns, 2 * kWindow_ns - kAdoptionGrace_ns) << "never shortened";
+}
+
 TEST(PoolHistory, EntriesStaySortedWhateverChanges) {
   const std::vector<SlotOwner> first{kA, kA, kA, kA}, second{kA, kB, kA, kB}, third{kC, kB, kC, kC};
   PoolHistory history;

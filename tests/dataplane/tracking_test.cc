@@ -36,6 +36,7 @@ struct OneSlotView {
   }
   uint8_t incarnation(uint16_t, uint32_t backend) const { return incarnations[backend]; }
   SlotView slot(uint16_t, uint32_t) const { return only; }
+  bool looks_elsewhere() const { return !elsewhere.empty(); }
   std::optional<FlowEntry> known_elsewhere(const FlowIdentity& flow, uint16_t) const {
     const auto found = elsewhere.find(flow.hash);
     return found == elsewhere.end() ? std::nullopt : std::optional(found->second);
@@ -80,6 +81,16 @@ TEST(TcpKind, FollowsTheFlags) {
   EXPECT_EQ(kind_of_tcp(0x00), PacketKind::kData);
 }
 
+TEST(UnsettledView, WhereTheOldOwnerCannotServeNothingIsPending) {
+  const SlotView served = unsettled_view(kNew, kOld, true, 5, 9);
+  EXPECT_EQ(served.fallback, kOld);
+  EXPECT_EQ(served.pending_until_ns, 5u);
+  const SlotView failed = unsettled_view(kNew, kOld, false, 5, 9);
+  EXPECT_EQ(failed.fallback, kNew);
+  EXPECT_EQ(failed.pending_until_ns, 0u);
+  EXPECT_EQ(failed.inherit_until_ns, 9u);
+}
+
 TEST_F(Tracking, ASynTakesTheOwnerAndItsFlowStaysThere) {
   EXPECT_EQ(send(1, kSyn, 5), kNew);
   EXPECT_EQ(state_of(1), FlowState::kHalfOpen);
@@ -111,6 +122,20 @@ TEST_F(Tracking, AnotherSynOfTheSamePortsIsScheduledAfresh) {
   EXPECT_EQ(send(1, kSyn, 9), kNew);
   EXPECT_EQ(send(1, kData), kNew);
   EXPECT_EQ(counters.reused_ports.get(), 1u);
+}
+
+TEST_F(Tracking, APortReusedElsewhereStaysRememberedSoThatTheFormerFlowIsNotFoundAgain) {
+  view.at(200);
+  const FlowIdentity flow{1ull << 32, 1};
+  view.elsewhere[flow.hash] = {.tag = table.position_of(flow).tag,
+                               .backend = kOld,
+                               .incarnation = 1,
+                               .opening = 4,
+                               .state = FlowState::kEstablished,
+                               .seen_tick = view.tick};
+  EXPECT_EQ(send(1, kSyn, 9), kNew);
+  EXPECT_EQ(send(1, kData), kNew);
+  EXPECT_EQ(send(1, kData), kNew);
 }
 
 TEST_F(Tracking, AFlowOfABackendThatServesNoMoreMovesAtItsNextPacket) {
