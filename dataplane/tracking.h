@@ -11,6 +11,8 @@
 //      older than the change: it takes the fallback and is remembered, until inherit_until_ns. Then
 //      every packet takes the owner: a flow older than the change has been remembered by now, or
 //      was idle for too long.
+//      UDP flows are idle for too long sooner, and have no packet that opens one: a new one takes
+//      the fallback until all older ones are remembered, and the owner, remembered, from then on.
 //   c. The same SYN again (8 bits of its sequence number tell) is a retransmission and keeps its
 //      backend; another is a reused port and opens a flow. Until pending_until_ns SYNs still take
 //      the fallback, remembered: a retransmission of one that came just before the change, when
@@ -50,16 +52,19 @@ struct SlotView {
   uint32_t fallback = kNoBackendIndex;
   uint64_t pending_until_ns = 0;
   uint64_t inherit_until_ns = 0;  // 0: settled
+  uint64_t udp_lead_ns = 0;       // by how much UDP's part of the window ends before
   bool full = false;              // every flow is remembered, and the owner serves unknown ones
 };
 
 // The view of a slot that is not settled. Where the old owner cannot serve (failed, removed, or
 // another incarnation has its index) the owner stands for it at once, and all that it gets must be
 // remembered: nothing is pending.
+// udp_lead_ns: the idle time that the window was made for, less that of UDP.
 inline SlotView unsettled_view(uint32_t owner, uint32_t fallback, bool fallback_serves,
-                               uint64_t pending_until_ns, uint64_t inherit_until_ns) {
-  if (!fallback_serves) return {owner, owner, 0, inherit_until_ns};
-  return {owner, fallback, pending_until_ns, inherit_until_ns};
+                               uint64_t pending_until_ns, uint64_t inherit_until_ns,
+                               uint64_t udp_lead_ns) {
+  if (!fallback_serves) return {owner, owner, 0, inherit_until_ns, udp_lead_ns};
+  return {owner, fallback, pending_until_ns, inherit_until_ns, udp_lead_ns};
 }
 
 enum class PacketKind : uint8_t { kOpening, kData, kFin, kReset, kUdp };
@@ -135,7 +140,8 @@ FlowChoice choose_unknown(const SlotView& slot, PacketKind kind, uint64_t now_ns
   if (slot.full) return {slot.owner, may_remember};
   const bool opens = kind == PacketKind::kOpening;
   if (Rules::kPend && now_ns < slot.pending_until_ns) return {slot.fallback, opens};
-  if (now_ns < slot.inherit_until_ns) {
+  const uint64_t lead_ns = kind == PacketKind::kUdp ? slot.udp_lead_ns : 0;
+  if (now_ns + lead_ns < slot.inherit_until_ns) {
     if (opens) return {slot.owner, true};
     return {Rules::kInherit ? slot.fallback : slot.owner,
             may_remember && Rules::kRememberInherited};

@@ -82,10 +82,10 @@ TEST(TcpKind, FollowsTheFlags) {
 }
 
 TEST(UnsettledView, WhereTheOldOwnerCannotServeNothingIsPending) {
-  const SlotView served = unsettled_view(kNew, kOld, true, 5, 9);
+  const SlotView served = unsettled_view(kNew, kOld, true, 5, 9, 2);
   EXPECT_EQ(served.fallback, kOld);
   EXPECT_EQ(served.pending_until_ns, 5u);
-  const SlotView failed = unsettled_view(kNew, kOld, false, 5, 9);
+  const SlotView failed = unsettled_view(kNew, kOld, false, 5, 9, 2);
   EXPECT_EQ(failed.fallback, kNew);
   EXPECT_EQ(failed.pending_until_ns, 0u);
   EXPECT_EQ(failed.inherit_until_ns, 9u);
@@ -164,6 +164,19 @@ TEST_F(Tracking, AResetIsNeverRememberedAndEndsAFlowSoon) {
   view.at(140);
   EXPECT_EQ(table.peek({2ull << 32, 2}, 0)->state, FlowState::kClosing);
   EXPECT_TRUE(view.idle_.has_expired(*table.peek({2ull << 32, 2}, 0), view.tick));
+}
+
+TEST_F(Tracking, NewUdpFlowsTakeTheOwnerOnceAllOlderOnesMustBeKnown) {
+  view.only.udp_lead_ns = 40 * kSecond_ns;
+  EXPECT_EQ(send(1, PacketKind::kUdp), kOld);
+  view.at(129);
+  EXPECT_EQ(send(1, PacketKind::kUdp), kOld);
+  EXPECT_EQ(send(2, PacketKind::kUdp), kOld);
+  view.at(131);
+  EXPECT_EQ(send(1, PacketKind::kUdp), kOld);
+  EXPECT_EQ(send(3, PacketKind::kUdp), kNew);
+  EXPECT_EQ(state_of(3), FlowState::kOneUdp);
+  EXPECT_EQ(send(4, kData), kOld);
 }
 
 TEST_F(Tracking, WithoutAnOwnerNewFlowsHaveNoBackendAndOldOnesKeepTheirs) {

@@ -234,7 +234,8 @@ SlotView Host::view_of(uint32_t slot, const PastOwner* past) const {
   const SlotOwner& old = past->fallback;
   const bool serves = old.backend < places_.size() && serves_[old.backend] &&
                       places_[old.backend].incarnation == old.incarnation;
-  return unsettled_view(owner, old.backend, serves, past->pending_until_ns, past->inherit_until_ns);
+  return unsettled_view(owner, old.backend, serves, past->pending_until_ns, past->inherit_until_ns,
+                        to_ns(settings_.idle.tcp_s) - to_ns(settings_.idle.udp_s));
 }
 
 void Host::publish(uint64_t now_ns) {
