@@ -44,6 +44,8 @@ struct Event {
 constexpr uint64_t kSweep_ns = 6'000'000'000;
 constexpr uint64_t kSweepTakes_ns = 2'000'000'000;
 constexpr uint32_t kHosts = 2;
+// After a change: a host learns of it, and its last worker uses it.
+constexpr double kLatestUse_s = 2 + 9;
 
 // As the operator and checks would have it.
 struct Backend {
@@ -265,9 +267,10 @@ Cause World::cause_of(const Flow& flow, const FlowFate& fate, const Chosen& chos
   if (scenario_.flood != Flood::kNone || scenario_.host.entries_per_worker < 1000) {
     return Cause::kCrowded;
   }
-  if (flow.syns > 1) {
-    return scenario_.host.late_adoption ? Cause::kHandshakeLate : Cause::kHandshake;
-  }
+  const bool workers_differ =
+      scenario_.host.late_adoption && now_ns_ < slot_changed_ns_[flow.slot] + to_ns(kLatestUse_s);
+  if (workers_differ && (flow.syns > 1 || flow.moved_worker)) return Cause::kLateWorkers;
+  if (flow.syns > 1) return Cause::kHandshake;
   if (flow.moved_worker) return Cause::kQueues;
   if (flow.reused) return Cause::kPortReuse;
   return Cause::kSlotChanged;

@@ -20,19 +20,23 @@ namespace maglev::model {
 
 // The first that fits is taken.
 enum class Cause : uint8_t {
-  kReplaced,       // reached the backend that took the true one's index, by memory
-  kEcmpOld,        // came to another load balancer; older than its slot's last change
-  kEcmpYoung,      // came to another load balancer; younger
-  kIdleTooLong,    // paused for longer than promised
-  kCrowded,        // little room in the tables, or a flood
-  kHandshakeLate,  // like the next, and workers took seconds to use changes
-  kHandshake,      // several SYNs
-  kQueues,         // came to another worker
-  kPortReuse,      // of the ports of another flow
-  kSlotChanged,    // nothing of all that
+  kReplaced,     // reached the backend that took the true one's index, by memory
+  kEcmpOld,      // came to another load balancer; older than its slot's last change
+  kEcmpYoung,    // came to another load balancer; younger
+  kIdleTooLong,  // paused for longer than promised
+  kCrowded,      // little room in the tables, or a flood
+  kLateWorkers,  // met two workers, or answered twice, while some did not use a change for seconds
+  kHandshake,    // several SYNs
+  kQueues,       // came to another worker
+  kPortReuse,    // of the ports of another flow
+  kSlotChanged,  // nothing of all that
 };
 inline constexpr uint32_t kCauseCount = 10;
 const char* name_of(Cause cause);
+
+// Causes that full memory prevents, and so must less of it.
+inline constexpr Cause kPreventable[] = {Cause::kReplaced, Cause::kHandshake, Cause::kQueues,
+                                         Cause::kPortReuse, Cause::kSlotChanged};
 
 enum class Flood : uint8_t { kNone, kSyn, kAck, kUdp, kReset };
 

@@ -22,10 +22,6 @@ uint64_t only_changed(const Result& result, Cause cause) {
   return result.of(Mode::kChanged).kept_by_full[static_cast<uint32_t>(cause)];
 }
 
-// Causes that full memory would have prevented, and so must less memory.
-constexpr Cause kPreventable[] = {Cause::kReplaced, Cause::kHandshake, Cause::kQueues,
-                                  Cause::kPortReuse, Cause::kSlotChanged};
-
 TEST(Model, RandomHistoriesBreakNoFlowThatFullMemoryKeeps) {
   Result sum;
   for (uint64_t seed = 1; seed <= 40; ++seed) sum += run(random_scenario(seed));

@@ -11,11 +11,9 @@ namespace maglev::model {
 
 const char* name_of(Cause cause) {
   constexpr const char* kNames[kCauseCount] = {
-      "index of another",      "another host, older flow",
-      "another host, younger", "idle for too long",
-      "crowded table",         "several SYNs, late workers",
-      "several SYNs",          "another worker",
-      "ports used again",      "slot changed hands"};
+      "index of another", "another host, older flow", "another host, younger", "idle for too long",
+      "crowded table",    "workers seconds apart",    "several SYNs",          "another worker",
+      "ports used again", "slot changed hands"};
   return kNames[static_cast<uint32_t>(cause)];
 }
 
