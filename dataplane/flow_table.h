@@ -142,13 +142,11 @@ class FlowTable {
     friend class FlowTable;
     static constexpr uint64_t kMoving = ~0ull;
 
-    bool may_hold(uint64_t tag) const {
-      return ((head_.load(std::memory_order_relaxed) ^ tag << 28) >> 28) == 0;
-    }
-    bool holds_rest(uint64_t tail_wanted) const {
+    bool holds(uint64_t tag, uint64_t tail_wanted) const {
       constexpr uint64_t kTagAndPool = 0xfffull << 52 | 0x3fffull << 11;
       const uint64_t tail = tail_.load(std::memory_order_relaxed);
-      return ((tail ^ tail_wanted) & kTagAndPool) == 0 && (tail & 7) != 0;
+      return ((head_.load(std::memory_order_relaxed) ^ tag << 28) >> 28) == 0 &&
+             ((tail ^ tail_wanted) & kTagAndPool) == 0 && (tail & 7) != 0;
     }
 
     void write(const FlowEntry& entry) {
@@ -213,17 +211,11 @@ class FlowTable {
     return const_cast<Place*>(std::as_const(*this).find(at, pool));
   }
   const Place* find(const Position& at, uint16_t pool) const {
-    const Bucket* const pair[2] = {&buckets_[at.bucket], &buckets_[at.bucket ^ 1]};
-    // Without a branch per place, which would be mispredicted: flows are anywhere in their pair.
-    uint32_t candidates = 0;
-    for (uint32_t i = 0; i < 2 * kWays; ++i) {
-      candidates |= uint32_t{pair[i / kWays]->places[i % kWays].may_hold(at.tag)} << i;
-    }
     const uint64_t wanted = FlowEntry{.tag = at.tag, .pool = pool}.tail();
-    for (; candidates != 0; candidates &= candidates - 1) {
-      const auto i = static_cast<uint32_t>(std::countr_zero(candidates));
-      const Place& place = pair[i / kWays]->places[i % kWays];
-      if (place.holds_rest(wanted)) return &place;
+    for (const Bucket* bucket : {&buckets_[at.bucket], &buckets_[at.bucket ^ 1]}) {
+      for (const Place& place : bucket->places) {
+        if (place.holds(at.tag, wanted)) return &place;
+      }
     }
     return nullptr;
   }
