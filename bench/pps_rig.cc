@@ -139,10 +139,10 @@ void publish(const Options& options) {
   Json described = {{"hash_seed", kHashSeed}, {"table_size", kTableSize}};
   described["pools"] = Json::array();
   described["vips"] = Json::array();
-  std::vector<Checksum> pools(options.vips);
+  std::vector<PoolReference> pools(options.vips);
   std::vector<RootVip> vips;
   for (uint32_t v = 0; v < options.vips; ++v) {
-    pools[v] = publish_pool(options, v, described["pools"]);
+    pools[v].pool = publish_pool(options, v, described["pools"]);
     vips.push_back(make_vip(fmt::format("vip{}", v), vip_address(options, v), vip_port(v),
                             VipProtocol::kTcp, v));
     vips.back().record.encapsulation = options.encapsulation;

@@ -23,10 +23,19 @@ std::expected<void, std::string> plan_table(PlannedPool& plan) {
   return {};
 }
 
-PoolBackend describe_backend(const Numbering::Place& place, const Backend& backend,
+// Whether checks find it up, as far as there are any.
+bool is_healthy(const PoolSettings& settings, const std::string& name, const PoolSenses& senses) {
+  if (settings.health.type == HealthType::kNone) return true;
+  const HealthVerdict verdict = senses.verdict_of(name);
+  return verdict == HealthVerdict::kUp ||
+         (verdict == HealthVerdict::kUnknown && senses.is_settling(name));
+}
+
+PoolBackend describe_backend(const Numbering::Place& place, const Backend& backend, bool serves,
                              const WayOut& way_out) {
   PoolBackend described{place.name, {}};
   BackendRecord& record = described.record;
+  if (serves) record.flags |= kBackendServes;
   record.address = to_record(backend.address);
   record.family = family_of(backend.address);
   record.incarnation = place.incarnation;
@@ -35,7 +44,7 @@ PoolBackend describe_backend(const Numbering::Place& place, const Backend& backe
     record.port = way_out.port;
     record.path_mtu_bytes =
         static_cast<uint16_t>(std::min<uint32_t>(way_out.path_mtu.bytes, UINT16_MAX));
-    record.on_link = way_out.next_hop.on_link ? 1 : 0;
+    if (way_out.next_hop.on_link) record.flags |= kBackendOnLink;
     record.outer_source = to_record(way_out.outer_source.address);
     record.outer_source_prefix_length = way_out.outer_source.length;
     std::ranges::copy(way_out.next_hop.mac, record.next_hop_mac);
@@ -89,11 +98,7 @@ Membership choose_members(const Pool& pool, const PoolSenses& senses) {
   for (const auto& [name, backend] : pool.backends) {
     if (backend.state != BackendState::kReady || backend.weight == 0) continue;
     ready.members.push_back({name, backend.weight});
-    const HealthVerdict verdict = senses.verdict_of(name);
-    const bool counts = pool.settings.health.type == HealthType::kNone ||
-                        verdict == HealthVerdict::kUp ||
-                        (verdict == HealthVerdict::kUnknown && senses.is_settling(name));
-    if (counts) healthy.members.push_back({name, backend.weight});
+    if (is_healthy(pool.settings, name, senses)) healthy.members.push_back({name, backend.weight});
   }
   const bool enough = healthy.members.size() >= pool.settings.min_healthy;
   if (enough || healthy.members.size() == ready.members.size()) return healthy;
@@ -183,7 +188,10 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
     } else if (!way_out.next_hop.on_link) {
       ++plan.off_link;
     }
-    backends.push_back(describe_backend(place, backend, way_out));
+    const bool serves =
+        backend.state != BackendState::kMaintenance &&
+        (plan.membership.fail_open || is_healthy(pool.settings, place.name, senses));
+    backends.push_back(describe_backend(place, backend, serves, way_out));
   }
   std::vector<uint32_t> owner_backends;
   for (const WeightedName& member : plan.membership.members) {
@@ -199,11 +207,11 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
 
 std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
                                  const ByName<PlannedPool>& pools, const ByName<Vip>& vips) {
-  std::vector<Checksum> pool_files;
+  std::vector<PoolReference> pool_files;
   ByName<uint32_t> pool_indices;
   for (const auto& [name, pool] : pools) {
     pool_indices.emplace(name, static_cast<uint32_t>(pool_files.size()));
-    pool_files.push_back(pool.pool);
+    pool_files.push_back({pool.pool, {}});
   }
   std::vector<RootVip> root_vips;
   for (const auto& [name, vip] : vips) {
@@ -219,7 +227,12 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
                        .name_length = 0,  // the builder's to fill
                        .port = vip.port,
                        .gue_port = vip.gue_port,
-                       .pool = pool_indices.at(vip.pool)};
+                       .pool = pool_indices.at(vip.pool),
+                       .tcp_idle_s = 0,
+                       .tcp_closing_idle_s = 0,
+                       .udp_idle_s = 0,
+                       .tracking = Tracking::kNone,
+                       .zero = {}};
     root_vips.push_back(std::move(root_vip));
   }
   return build_root_file(generation, hash_seed, pool_files, root_vips);

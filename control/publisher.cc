@@ -150,9 +150,9 @@ std::expected<void, std::string> Publisher::write_file(std::string_view folder,
 Publisher::Named Publisher::named_by_current_root() const {
   Named named;
   const auto root = check_root_file(root_);
-  for (const Checksum& pool : root->pools) {
-    named.pools.insert(pool);
-    const auto file = read_whole_file(path_of(kPoolDirectory, pool), kMaxFileBytes);
+  for (const PoolReference& reference : root->pools) {
+    named.pools.insert(reference.pool);
+    const auto file = read_whole_file(path_of(kPoolDirectory, reference.pool), kMaxFileBytes);
     if (!file) continue;
     if (const auto view = check_pool_file(*file)) named.tables.insert(view->table);
   }

@@ -50,15 +50,6 @@ bool same_file(const struct stat& a, const struct stat& b) {
          a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
-// The content of a file that is named by its checksum, checked by its kind's checker.
-template <typename View>
-std::expected<View, std::string> check_named(const std::string& path, const Checksum& name,
-                                             std::expected<View, std::string> view) {
-  if (!view) return std::unexpected(fmt::format("{}: {}", path, view.error()));
-  if (view->checksum != name) return std::unexpected(path + ": its content has another name");
-  return view;
-}
-
 }  // namespace
 
 void Adopter::set_ports(std::vector<PortFacts> ports) {
@@ -67,32 +58,50 @@ void Adopter::set_ports(std::vector<PortFacts> ports) {
   ports_changed_ = true;
 }
 
-std::expected<Adopter::Pool, std::string> Adopter::load_pool(const Checksum& checksum,
+// A file that is named by its checksum, read into the image and checked by its kind's checker.
+template <typename View>
+std::expected<View, std::string> Adopter::load_file(
+    std::string_view folder, const Checksum& name,
+    std::expected<View, std::string> (*check)(std::span<const std::byte>), Image& image) const {
+  const std::string path = fmt::format("{}/{}/{}", directory_, folder, name.hex());
+  auto file = read_file(path);
+  if (!file) return std::unexpected(file.error());
+  image = std::move(*file);
+  auto view = check(image);
+  if (!view) return std::unexpected(fmt::format("{}: {}", path, view.error()));
+  if (view->checksum != name) return std::unexpected(path + ": its content has another name");
+  return view;
+}
+
+std::expected<Adopter::Pool, std::string> Adopter::load_pool(const PoolReference& reference,
                                                              const std::set<Way>& ways) {
-  std::weak_ptr<const PoolImage>& known = pools_[checksum];
+  std::weak_ptr<const PoolImage>& known = pools_[reference];
   if (Pool pool = known.lock()) {
     const auto has_way = [&](const Way& way) { return pool->ways.contains(way); };
     if (std::ranges::all_of(ways, has_way)) return pool;
   }
 
-  const std::string pool_path = fmt::format("{}/{}/{}", directory_, kPoolDirectory, checksum.hex());
-  const auto pool_file = read_file(pool_path);
-  if (!pool_file) return std::unexpected(pool_file.error());
-  const auto pool = check_named(pool_path, checksum, check_pool_file(*pool_file));
+  Image pool_file, table_file, history_file;
+  const auto pool = load_file(kPoolDirectory, reference.pool, check_pool_file, pool_file);
   if (!pool) return std::unexpected(pool.error());
-
-  const std::string table_path =
-      fmt::format("{}/{}/{}", directory_, kTableDirectory, pool->table.hex());
-  const auto table_file = read_file(table_path);
-  if (!table_file) return std::unexpected(table_file.error());
-  const auto table = check_named(table_path, pool->table, check_table_file(*table_file));
+  const auto table = load_file(kTableDirectory, pool->table, check_table_file, table_file);
   if (!table) return std::unexpected(table.error());
-
-  if (const auto fits = check_pool_fits_table(*pool, *table); !fits) {
-    return std::unexpected(fmt::format("{}: {}", pool_path, fits.error()));
+  std::span<const SlotHistory> past;
+  auto fits = check_pool_fits_table(*pool, *table);
+  if (fits && reference.history != Checksum{}) {
+    const auto history =
+        load_file(kHistoryDirectory, reference.history, check_history_file, history_file);
+    if (!history) return std::unexpected(history.error());
+    fits = check_history_fits(*history, table->size(), pool->backends.size());
+    if (history->boot == boot_) past = history->slots;
   }
-  auto image = build_pool_image(*pool, *table, ways, ports_, backend_counters_, memory_);
-  if (!image) return std::unexpected(fmt::format("{}: {}", pool_path, image.error()));
+  auto image = fits
+                   ? build_pool_image(*pool, *table, past, ways, ports_, backend_counters_, memory_)
+                   : std::unexpected(fits.error());
+  if (!image) {
+    return std::unexpected(fmt::format("{}/{}/{}: {}", directory_, kPoolDirectory,
+                                       reference.pool.hex(), image.error()));
+  }
   known = *image;
   return *image;
 }

@@ -2,7 +2,9 @@
 //
 // Files are read, never mapped, and checked whole: bounds, checksums, names against content, prime
 // sizes, every index. What passes is copied into the memory resource. A root that fails, or that
-// names a file that fails, is refused whole and counted; what is in use stays. Main thread only.
+// names a file that fails, is refused whole and counted; what is in use stays. A history of another
+// boot of the machine tells nothing about this one: the pool is adopted without it. Main thread
+// only.
 #pragma once
 
 #include <sys/stat.h>
@@ -18,6 +20,7 @@
 
 #include "dataplane/counter_registry.h"
 #include "dataplane/snapshot.h"
+#include "tables/boot_id.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -26,9 +29,11 @@ class Adopter {
  public:
   // directory holds the tree (tables/published.h). The registries and the memory must outlive every
   // snapshot.
-  Adopter(std::string directory, std::vector<PortFacts> ports, CounterRegistry& vip_counters,
-          CounterRegistry& backend_counters, std::pmr::memory_resource* memory)
+  Adopter(std::string directory, const BootId& boot, std::vector<PortFacts> ports,
+          CounterRegistry& vip_counters, CounterRegistry& backend_counters,
+          std::pmr::memory_resource* memory)
       : directory_(std::move(directory)),
+        boot_(boot),
         ports_(std::move(ports)),
         vip_counters_(vip_counters),
         backend_counters_(backend_counters),
@@ -50,18 +55,25 @@ class Adopter {
 
   std::expected<std::shared_ptr<const Snapshot>, std::string> adopt(const RootView& root);
   // With at least these ways.
-  std::expected<Pool, std::string> load_pool(const Checksum& checksum, const std::set<Way>& ways);
+  std::expected<Pool, std::string> load_pool(const PoolReference& reference,
+                                             const std::set<Way>& ways);
+  template <typename View>
+  std::expected<View, std::string> load_file(
+      std::string_view folder, const Checksum& name,
+      std::expected<View, std::string> (*check)(std::span<const std::byte>),
+      std::vector<std::byte>& image) const;
 
   std::string directory_;
+  BootId boot_;
   std::vector<PortFacts> ports_;
   CounterRegistry& vip_counters_;
   CounterRegistry& backend_counters_;
   std::pmr::memory_resource* memory_;
-  std::map<Checksum, std::weak_ptr<const PoolImage>> pools_;  // those that some snapshot holds
-  struct stat last_status_ {};                                // of the root file last adopted
-  std::optional<Checksum> last_root_;                         // that of the last snapshot
-  uint64_t generation_ = 0;                                   // likewise
-  bool ports_changed_ = false;                                // since the last snapshot
+  std::map<PoolReference, std::weak_ptr<const PoolImage>> pools_;  // those that some snapshot holds
+  struct stat last_status_ {};                                     // of the root file last adopted
+  std::optional<Checksum> last_root_;                              // that of the last snapshot
+  uint64_t generation_ = 0;                                        // likewise
+  bool ports_changed_ = false;                                     // since the last snapshot
   std::optional<Checksum> refused_root_;  // counted once, tried again at each poll
   uint64_t refused_roots_ = 0;
   std::string last_refusal_;

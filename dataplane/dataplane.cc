@@ -75,7 +75,7 @@ rte_mempool* make_packet_buffers(const DataplaneSettings& settings) {
 
 }  // namespace
 
-Dataplane::Dataplane(const DataplaneSettings& settings)
+Dataplane::Dataplane(const DataplaneSettings& settings, const BootId& boot)
     : settings_(settings),
       memory_(static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore))),
       vip_counters_(kMaxCountedVips,
@@ -83,7 +83,7 @@ Dataplane::Dataplane(const DataplaneSettings& settings)
       backend_counters_(kMaxCountedBackends,
                         [this](uint32_t i) { clear_counters(&WorkerCounters::backends, i); }),
       snapshots_(settings.total_queues()),
-      adopter_(settings.directory, {}, vip_counters_, backend_counters_, &memory_),
+      adopter_(settings.directory, boot, {}, vip_counters_, backend_counters_, &memory_),
       started_ns_(boottime_ns()) {}
 
 Dataplane::~Dataplane() {
@@ -101,7 +101,9 @@ sigset_t main_loop_signals() {
 
 std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
     const DataplaneSettings& settings, const std::string& steering_program) {
-  std::unique_ptr<Dataplane> dataplane(new Dataplane(settings));
+  const auto boot = read_boot_id();
+  if (!boot) return std::unexpected(boot.error());
+  std::unique_ptr<Dataplane> dataplane(new Dataplane(settings, *boot));
   // The first snapshot comes before the ports start: the guard in front of the kernel must know the
   // VIPs before the stale steering program goes.
   if (auto ok = dataplane->find_ports(); !ok) return std::unexpected(ok.error());

@@ -44,7 +44,7 @@ class Dataplane {
     Steering steering;
   };
 
-  explicit Dataplane(const DataplaneSettings& settings);
+  Dataplane(const DataplaneSettings& settings, const BootId& boot);
 
   std::expected<void, std::string> find_ports();
   std::expected<void, std::string> prepare_steering(const std::string& steering_program);

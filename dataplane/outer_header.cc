@@ -114,8 +114,9 @@ BackendEntry make_backend_entry(const BackendRecord& record, const Way& way,
                                 const PortFacts& port) {
   BackendEntry entry;
   const bool layer2 = way.encapsulation == Encapsulation::kLayer2;
-  const bool reachable = record.family != AddressFamily::kNone && record.resolved != 0 &&
-                         (!layer2 || (record.on_link != 0 && record.family == way.inner));
+  const bool reachable =
+      record.family != AddressFamily::kNone && record.resolved != 0 &&
+      (!layer2 || ((record.flags & kBackendOnLink) != 0 && record.family == way.inner));
   if (!reachable) return entry;
   Header header;
   const uint16_t ether_type =

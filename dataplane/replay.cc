@@ -107,7 +107,7 @@ void Replay::publish(std::shared_ptr<const Snapshot> snapshot) {
 }
 
 std::expected<void, std::string> Replay::adopt(const std::string& directory) {
-  Adopter adopter(directory, settings_.ports, vip_counters_, backend_counters_,
+  Adopter adopter(directory, {}, settings_.ports, vip_counters_, backend_counters_,
                   std::pmr::new_delete_resource());
   std::shared_ptr<const Snapshot> snapshot = adopter.poll();
   if (snapshot == nullptr) {

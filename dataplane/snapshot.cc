@@ -1,21 +1,38 @@
 #include "dataplane/snapshot.h"
 
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
 
 namespace maglev {
 namespace {
 
+uint32_t owner_index(const PoolView& pool, const TableView& table, uint32_t slot) {
+  const uint32_t owner = table.owner_of(slot);
+  return owner == kNoOwner ? kNoBackendIndex : pool.owner_backends[owner];
+}
+
 template <typename Slot>
 void fill_slots(std::pmr::vector<Slot>& slots, const PoolView& pool, const TableView& table) {
   slots.resize(table.size());
   for (uint32_t s = 0; s < table.size(); ++s) {
-    const uint32_t owner = table.owner_of(s);
-    slots[s] = owner == kNoOwner ? std::numeric_limits<Slot>::max()
-                                 : static_cast<Slot>(pool.owner_backends[owner]);
+    slots[s] = static_cast<Slot>(owner_index(pool, table, s));
   }
+}
+
+bool can_serve(const PoolView& pool, const SlotHistory& past) {
+  if (past.fallback == kNoOwner) return false;
+  const BackendRecord& record = pool.backends[past.fallback];
+  return (record.flags & kBackendServes) != 0 && record.incarnation == past.fallback_incarnation;
+}
+
+// Where the old owner cannot serve nothing waits for it: all that the owner gets is remembered.
+SlotView view_of(const SlotHistory& past, const PoolView& pool, uint32_t owner) {
+  SlotView view{.owner = owner, .fallback = owner, .inherit_until_ns = past.inherit_until_ns};
+  if (!can_serve(pool, past)) return view;
+  view.fallback = past.fallback;
+  view.pending_until_ns = past.pending_until_ns;
+  return view;
 }
 
 FlowHash flow_hash_of(const VipRecord& vip) {
@@ -49,8 +66,8 @@ std::set<Way> ways_of_pool(const RootView& root, uint32_t pool) {
 }
 
 std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
-    const PoolView& pool, const TableView& table, const std::set<Way>& ways,
-    std::span<const PortFacts> ports, CounterRegistry& backend_counters,
+    const PoolView& pool, const TableView& table, std::span<const SlotHistory> past,
+    const std::set<Way>& ways, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
     std::pmr::memory_resource* memory) {
   auto image = std::allocate_shared<PoolImage>(std::pmr::polymorphic_allocator<PoolImage>(memory),
                                                memory, std::string(pool.name));
@@ -85,6 +102,10 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     fill_slots(image->slots16, pool, table);
   } else {
     fill_slots(image->slots32, pool, table);
+  }
+  for (const SlotHistory& slot : past) {
+    image->unsettled.push_back(
+        {slot.slot, view_of(slot, pool, owner_index(pool, table, slot.slot))});
   }
   return image;
 }

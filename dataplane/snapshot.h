@@ -17,19 +17,28 @@
 
 #include "dataplane/counter_registry.h"
 #include "dataplane/outer_header.h"
+#include "dataplane/tracking.h"
 #include "dataplane/vip_table.h"
+#include "tables/history.h"
 #include "tables/published.h"
 
 namespace maglev {
 
+// A slot with what tracking needs of it. Fallbacks that cannot serve are the owner.
+struct UnsettledSlot {
+  uint32_t slot;
+  SlotView view;
+};
+
 // One pool: slots hold indices into its backends; all ones where no backend owns the slot.
 struct PoolImage {
   PoolImage(std::pmr::memory_resource* memory, std::string pool_name)
-      : name(std::move(pool_name)), slots16(memory), slots32(memory) {}
+      : name(std::move(pool_name)), slots16(memory), slots32(memory), unsettled(memory) {}
 
   std::string name;
   std::pmr::vector<uint16_t> slots16;  // while backend indices fit 16 bits, else slots32
   std::pmr::vector<uint32_t> slots32;
+  std::pmr::vector<UnsettledSlot> unsettled;           // in order of their slots
   std::map<Way, std::pmr::vector<BackendEntry>> ways;  // each with all backends
   // Parallel to the backends:
   std::vector<std::string> backend_names;  // empty where there is none
@@ -68,11 +77,11 @@ class Snapshot {
 // The ways that the root's VIPs need of its pool with this index.
 std::set<Way> ways_of_pool(const RootView& root, uint32_t pool);
 
-// The pool must fit the table (check_pool_fits_table). Fails where a backend names a port that this
-// dataplane does not have, or where counters run out.
+// The pool must fit the table (check_pool_fits_table), and what is past both (check_history_fits).
+// Fails where a backend names a port that this dataplane does not have, or where counters run out.
 std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
-    const PoolView& pool, const TableView& table, const std::set<Way>& ways,
-    std::span<const PortFacts> ports, CounterRegistry& backend_counters,
+    const PoolView& pool, const TableView& table, std::span<const SlotHistory> past,
+    const std::set<Way>& ways, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
     std::pmr::memory_resource* memory);
 
 // pools[i] is the image of the root's i-th pool, with the ways it needs; vip_counters[i] the

@@ -27,10 +27,10 @@ struct Checksum {
   static std::optional<Checksum> from_hex(std::string_view text);
 };
 
-enum class FileKind : uint32_t { kTable = 1, kPool = 2, kRoot = 3, kReport = 4 };
+enum class FileKind : uint32_t { kTable = 1, kPool = 2, kRoot = 3, kReport = 4, kHistory = 5 };
 
 // Grows whenever the layout of any kind changes; a reader refuses versions it does not know.
-inline constexpr uint32_t kFileFormatVersion = 2;
+inline constexpr uint32_t kFileFormatVersion = 3;
 
 struct FileHeader {
   std::array<char, 8> magic;  // "maglevlb"

@@ -82,11 +82,14 @@ bool is_prefix(const Address& address, AddressFamily family, uint32_t length) {
 std::expected<void, std::string> check_backend(const BackendRecord& b) {
   const bool no_mac = std::all_of(std::begin(b.next_hop_mac), std::end(b.next_hop_mac),
                                   [](uint8_t byte) { return byte == 0; });
-  if (b.resolved > 1 || b.on_link > 1) return bad("a yes-or-no field is neither");
+  if (b.resolved > 1) return bad("a yes-or-no field is neither");
+  if ((b.flags & ~kBackendAllFlags) != 0) return bad("unknown flags of a backend");
   const bool no_way = no_mac && is_zero(b.outer_source, 0) && b.port == 0 &&
-                      b.path_mtu_bytes == 0 && b.outer_source_prefix_length == 0 && b.on_link == 0;
+                      b.path_mtu_bytes == 0 && b.outer_source_prefix_length == 0 &&
+                      (b.flags & kBackendOnLink) == 0;
   if (b.family == AddressFamily::kNone) {
-    const bool empty = is_zero(b.address, 0) && no_way && b.resolved == 0 && b.name_length == 0;
+    const bool empty = is_zero(b.address, 0) && no_way && b.resolved == 0 && b.name_length == 0 &&
+                       b.incarnation == 0 && b.flags == 0;
     if (!empty) return bad("a place without a backend is not empty");
     return {};
   }
@@ -105,6 +108,21 @@ std::expected<void, std::string> check_backend(const BackendRecord& b) {
 
 bool is_gue(Encapsulation e) {
   return e == Encapsulation::kGueVariant0 || e == Encapsulation::kGueVariant1;
+}
+
+std::expected<void, std::string> check_tracking(const VipRecord& v) {
+  if (v.tracking < Tracking::kNone || v.tracking > Tracking::kChanged) {
+    return bad("unknown tracking");
+  }
+  for (const uint32_t idle_s : {v.tcp_idle_s, v.tcp_closing_idle_s, v.udp_idle_s}) {
+    if (idle_s > kMaxFlowIdle_s || (idle_s == 0) != (v.tracking == Tracking::kNone)) {
+      return bad("an idle time does not fit the tracking");
+    }
+  }
+  if (std::ranges::any_of(v.zero, [](uint8_t byte) { return byte != 0; })) {
+    return bad("a field that must be 0 is not");
+  }
+  return {};
 }
 
 std::expected<void, std::string> check_vip(const VipRecord& v, uint32_t pool_count) {
@@ -127,14 +145,15 @@ std::expected<void, std::string> check_vip(const VipRecord& v, uint32_t pool_cou
   if ((v.flags & ~kVipAllFlags) != 0) return bad("unknown flags");
   if (is_gue(v.encapsulation) != (v.gue_port != 0)) return bad("the GUE port does not fit");
   if (v.pool >= pool_count) return bad("the pool index is out of range");
-  return {};
+  return check_tracking(v);
 }
 
 // Where VIPs of one prefix must agree (VipRecord). vips: all of one family and prefix.
 std::expected<void, std::string> check_agreement(std::span<const VipRecord* const> vips) {
   constexpr uint8_t kOfAddress = kVipEchoToKernel | kVipUnservedToKernel;
   const auto datagrams = [](const VipRecord& v) {
-    return std::tuple(v.pool, v.encapsulation, v.hash_policy, v.gue_port, v.flags);
+    return std::tuple(v.pool, v.encapsulation, v.hash_policy, v.gue_port, v.flags, v.tracking,
+                      v.tcp_idle_s, v.tcp_closing_idle_s, v.udp_idle_s);
   };
   const VipRecord* of_protocol[2] = {};
   for (const VipRecord* vip : vips) {
@@ -335,6 +354,7 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
       return bad("an owner is no backend of this pool");
     }
     if (owns[index]) return bad("a backend is two owners");
+    if ((view.backends[index].flags & kBackendServes) == 0) return bad("an owner does not serve");
     owns[index] = true;
   }
   return view;
@@ -358,7 +378,7 @@ std::expected<void, std::string> check_pool_fits_table(const PoolView& pool,
 }
 
 std::vector<std::byte> build_root_file(uint64_t generation, uint64_t hash_seed,
-                                       std::span<const Checksum> pools,
+                                       std::span<const PoolReference> pools,
                                        std::span<const RootVip> vips) {
   FileWriter writer(FileKind::kRoot);
   uint64_t names_bytes = 0;
@@ -393,7 +413,7 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
   view.checksum = (*header)->checksum;
   view.generation = head->generation;
   view.hash_seed = head->hash_seed;
-  view.pools = reader.take_all<Checksum>(head->pool_count);
+  view.pools = reader.take_all<PoolReference>(head->pool_count);
   view.vips = reader.take_all<VipRecord>(head->vip_count);
   NameBlock names(reader.take_text(head->names_bytes));
   reader.skip_padding();
@@ -408,9 +428,9 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
   if (!names.empty()) return bad("bytes are left after the last name");
   if (!all_distinct<std::string_view>(view.vip_names)) return bad("two VIPs have one name");
   if (const auto ok = check_services(view.vips); !ok) return bad(ok.error());
-  if (!all_distinct(view.pools)) {
-    return bad("a pool is listed twice");
-  }
+  std::vector<Checksum> pools;
+  for (const PoolReference& pool : view.pools) pools.push_back(pool.pool);
+  if (!all_distinct<Checksum>(pools)) return bad("a pool is listed twice");
   return view;
 }
 

@@ -4,11 +4,12 @@
 //                             and which pools they use
 //   pools/<checksum>          one pool: its backends with addresses and next hops, and its table
 //   tables/<checksum>         one lookup table: owners by name and the owner of each slot
+//   histories/<checksum>      whose flows may still be in a pool's slots beside their owners'
 //
-// Table and pool files never change: their name is their checksum. The owners in a table are a pure
+// All but the root never change: their name is their checksum. The owners in a table are a pure
 // function of the pool's settings and its set of usable backends, so two hosts with the same
 // membership hold the same table file. Everything that differs between hosts (addresses of next
-// hops, numbering of backends) is in the pool file.
+// hops, numbering of backends) is in the pool file, and what has passed on this one in the history.
 //
 // Builders trust their input (control validated it). Checkers trust nothing: a view they return has
 // every count, index, enum and name checked, and points into the image, which must outlive it.
@@ -66,9 +67,18 @@ struct Address {
   auto operator<=>(const Address&) const = default;
 };
 
+enum BackendFlag : uint8_t {
+  // Flows that are remembered may stay with it. Every owner of a slot serves; so does who owns none
+  // but is only drained.
+  kBackendServes = 1,
+  kBackendOnLink = 2,  // next_hop_mac is the backend's own, as layer-2 rewriting needs
+  kBackendAllFlags = 3
+};
+
 // A backend's place in this array is its index: it stays while the backend lives, whatever else
 // comes and goes. A place without a backend has family kNone and is all zeros. What is known of the
-// way to it (all from outer_source on but family and incarnation) is zero while it is not resolved.
+// way to it (outer_source with its prefix length, next_hop_mac, port, path_mtu_bytes and
+// kBackendOnLink) is zero while it is not resolved.
 struct BackendRecord {
   Address address;
   // Source of encapsulating headers; same family as address. Of an address in a prefix that is
@@ -82,7 +92,7 @@ struct BackendRecord {
   uint8_t name_length;
   uint16_t path_mtu_bytes;  // of the route and what ICMP taught; 0: the port's alone counts
   uint8_t outer_source_prefix_length;  // 32 or 128: the address itself
-  uint8_t on_link;  // 1 when next_hop_mac is the backend's own, as layer-2 rewriting needs
+  uint8_t flags;                       // BackendFlag
 };
 static_assert(sizeof(BackendRecord) == 48);
 
@@ -128,6 +138,10 @@ enum class HashPolicy : uint8_t { kFiveTuple = 1, kSource = 2 };
 // protocol, ports taken as 0.
 enum class FragmentPolicy : uint8_t { kFlow = 1, kAddress = 2 };
 
+// What is remembered of flows: nothing; all; or those in slots that are not settled.
+enum class Tracking : uint8_t { kNone = 1, kFull = 2, kChanged = 3 };
+inline constexpr uint32_t kMaxFlowIdle_s = 7 * 24 * 3600;
+
 enum VipFlag : uint8_t {
   kVipEchoToKernel = 1,       // echo requests are the kernel's; else they are answered
   kVipUnservedToKernel = 2,   // so are ports that no VIP serves; else they are dropped
@@ -141,7 +155,8 @@ inline constexpr uint16_t kGuePort = 6080;  // IANA
 
 // Of all VIPs with one address and prefix length, kVipEchoToKernel and kVipUnservedToKernel are the
 // same; of those that share the protocol too, fragment_policy, and where it is kAddress also pool,
-// encapsulation, hash_policy and gue_port: a later fragment has no port to tell them apart.
+// encapsulation, hash_policy, gue_port, tracking and idle times: a later fragment has no port to
+// tell them apart.
 struct VipRecord {
   Address address;  // bits beyond the prefix are zero
   AddressFamily family;
@@ -155,8 +170,21 @@ struct VipRecord {
   uint16_t port;      // host order; kAnyPort: every port that no other VIP of this prefix names
   uint16_t gue_port;  // host order, UDP destination port; 0 unless the encapsulation is GUE
   uint32_t pool;      // index into the root's pools
+  // A flow that has sent nothing for so long is forgotten; of TCP after a FIN or RST
+  // tcp_closing_idle_s. 1 to kMaxFlowIdle_s, 0 where nothing is tracked.
+  uint32_t tcp_idle_s;
+  uint32_t tcp_closing_idle_s;
+  uint32_t udp_idle_s;
+  Tracking tracking;
+  uint8_t zero[3];
 };
-static_assert(sizeof(VipRecord) == 32);
+static_assert(sizeof(VipRecord) == 48);
+
+struct PoolReference {
+  Checksum pool;
+  Checksum history;  // all zeros: every slot is settled
+  auto operator<=>(const PoolReference&) const = default;
+};
 
 struct RootVip {
   std::string name;
@@ -165,15 +193,15 @@ struct RootVip {
 
 struct RootView {
   Checksum checksum;
-  uint64_t generation;              // at least 1
-  uint64_t hash_seed;               // secret: never logged, never shown
-  std::span<const Checksum> pools;  // distinct
-  std::span<const VipRecord> vips;  // distinct by name and by (prefix, protocol, port)
+  uint64_t generation;                   // at least 1
+  uint64_t hash_seed;                    // secret: never logged, never shown
+  std::span<const PoolReference> pools;  // distinct by pool
+  std::span<const VipRecord> vips;       // distinct by name and by (prefix, protocol, port)
   std::vector<std::string_view> vip_names;
 };
 
 std::vector<std::byte> build_root_file(uint64_t generation, uint64_t hash_seed,
-                                       std::span<const Checksum> pools,
+                                       std::span<const PoolReference> pools,
                                        std::span<const RootVip> vips);
 std::expected<RootView, std::string> check_root_file(std::span<const std::byte> file);
 
@@ -183,6 +211,7 @@ std::expected<RootView, std::string> check_root_file(std::span<const std::byte> 
 inline constexpr std::string_view kRootFileName = "root";
 inline constexpr std::string_view kTableDirectory = "tables";
 inline constexpr std::string_view kPoolDirectory = "pools";
+inline constexpr std::string_view kHistoryDirectory = "histories";
 inline constexpr std::string_view kReportFileName = "report";
 // Each daemon holds an exclusive open-file-description lock (fcntl F_OFD_SETLK) on the whole of its
 // lock file while it lives: the kernel releases it whatever the cause of death.

@@ -39,7 +39,7 @@ TEST_F(ControllerTest, ThePublishedTreeIsWholeAndFitsTheConfiguration) {
   EXPECT_EQ(root.view.hash_seed, 0x9e3779b97f4a7c15u);
   ASSERT_EQ(root.view.pools.size(), 2u);
   EXPECT_EQ(root.view.vip_names, (std::vector<std::string_view>{"dns", "web-http"}));
-  for (const Checksum& name : root.view.pools) {
+  for (const auto& [name, history] : root.view.pools) {
     const auto pool_file = read_whole_file(directory_.path("/run/pools/" + name.hex()), 1 << 20);
     ASSERT_TRUE(pool_file);
     const auto pool = check_pool_file(*pool_file);
@@ -380,7 +380,7 @@ TEST_F(ControllerTest, AFailedPublicationIsToldAndTriedAgain) {
 // The published record of a backend of pool `web`.
 BackendRecord published(const std::string& directory, std::string_view backend) {
   const Root root = read_root(directory);
-  for (const Checksum& name : root.view.pools) {
+  for (const auto& [name, history] : root.view.pools) {
     const auto file = read_whole_file(directory + "/run/pools/" + name.hex(), 1 << 20);
     const auto pool = check_pool_file(*file);
     if (!pool || pool->name != "web") continue;
@@ -434,14 +434,14 @@ TEST_F(ControllerTest, IPv6BackendsAndThoseBehindAGatewayArePublishedAsSuch) {
   world_.behind_gateway.insert(boost::asio::ip::make_address("198.18.2.13"));
   start_healthy();
   const BackendRecord b1 = published(directory_.path(), "b1");
-  EXPECT_EQ(b1.on_link, 1);
+  EXPECT_NE(b1.flags & kBackendOnLink, 0);
   EXPECT_EQ(b1.outer_source_prefix_length, 32);
   const BackendRecord b2 = published(directory_.path(), "b2");
   EXPECT_EQ(b2.family, AddressFamily::kIpv6);
   EXPECT_EQ(b2.address, to_record(boost::asio::ip::make_address("2001:db8:2::12")));
   EXPECT_EQ(b2.outer_source, to_record(boost::asio::ip::make_address("2001:db8:2::1")));
   EXPECT_EQ(b2.outer_source_prefix_length, 128);
-  EXPECT_EQ(published(directory_.path(), "b3").on_link, 0);
+  EXPECT_EQ(published(directory_.path(), "b3").flags & kBackendOnLink, 0);
 }
 
 class ReloadTest : public ControllerTest {

@@ -223,7 +223,7 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   ASSERT_TRUE(root) << root.error();
   EXPECT_EQ(root->generation, 5u);
   EXPECT_EQ(root->hash_seed, 42u);
-  EXPECT_EQ(root->pools[0], pools.at("web").pool);
+  EXPECT_EQ(root->pools[0].pool, pools.at("web").pool);
   EXPECT_EQ(root->vips[0].port, 80);
   EXPECT_EQ(root->vips[0].pool, 0u);
 }

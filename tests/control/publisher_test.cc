@@ -38,8 +38,9 @@ class PublisherTest : public testing::Test {
     const Checksum pool_name = check_pool_file(pool)->checksum;
     EXPECT_TRUE(publisher_->write_table(name_of(table), table));
     EXPECT_TRUE(publisher_->write_pool(pool_name, pool));
-    EXPECT_TRUE(publisher_->replace_root(build_root_file(generation, 1, std::vector{pool_name}, {}),
-                                         {name_of(table)}, {pool_name}));
+    EXPECT_TRUE(publisher_->replace_root(
+        build_root_file(generation, 1, std::vector{PoolReference{pool_name, {}}}, {}),
+        {name_of(table)}, {pool_name}));
     return name_of(table);
   }
 

@@ -30,7 +30,7 @@ class RenderTest : public testing::Test {
 
   std::map<std::string, BackendRecord> backends() const {
     std::map<std::string, BackendRecord> found;
-    for (const Checksum& name : root_.pools) {
+    for (const auto& [name, history] : root_.pools) {
       const auto pool_file = file("pools/" + name.hex());
       const auto pool = check_pool_file(pool_file);
       EXPECT_TRUE(pool);
@@ -63,7 +63,7 @@ TEST_F(RenderTest, EveryBackendIsUpResolvedAndOnLink) {
   ASSERT_EQ(found.size(), 4u);
   const BackendRecord& b1 = found.at("b1");
   EXPECT_EQ(b1.resolved, 1);
-  EXPECT_EQ(b1.on_link, 1);
+  EXPECT_EQ(b1.flags, kBackendServes | kBackendOnLink);
   EXPECT_EQ(b1.port, 0);
   EXPECT_EQ(b1.path_mtu_bytes, 0);
   EXPECT_EQ(b1.outer_source, record_of("198.18.0.1"));

@@ -30,12 +30,16 @@ class Directory {
     path_ = mkdtemp(pattern.data());
     fs::create_directory(path_ / kTableDirectory);
     fs::create_directory(path_ / kPoolDirectory);
+    fs::create_directory(path_ / kHistoryDirectory);
   }
   ~Directory() { fs::remove_all(path_); }
 
   void publish(const Tree& tree) {
     write(path_ / kTableDirectory / name_of(tree.table), tree.table);
     write(path_ / kPoolDirectory / name_of(tree.pool), tree.pool);
+    if (!tree.history.empty()) {
+      write(path_ / kHistoryDirectory / name_of(tree.history), tree.history);
+    }
     write_root(tree.root);
   }
   void write_root(const Image& root) { write(path_ / kRootFileName, root); }
@@ -63,13 +67,23 @@ const std::vector<RootVip> kVips = {make_vip("web", "198.51.100.10", 80)};
 class Adoption : public ::testing::Test {
  protected:
   Adopter make_adopter() {
-    return Adopter(directory_.path(), bed_.ports, bed_.vip_counters, bed_.backend_counters,
+    return Adopter(directory_.path(), boot_, bed_.ports, bed_.vip_counters, bed_.backend_counters,
                    std::pmr::new_delete_resource());
   }
 
   Directory directory_;
   TestBed bed_;
+  BootId boot_ = kBoot;
 };
+
+SlotHistory past_slot(uint32_t slot, uint32_t fallback, uint8_t incarnation = 0) {
+  return {.slot = slot,
+          .fallback = fallback,
+          .pending_until_ns = 10,
+          .inherit_until_ns = 20,
+          .fallback_incarnation = incarnation,
+          .zero = {}};
+}
 
 TEST_F(Adoption, WithoutARootThereIsNothingAndNothingIsWrong) {
   Adopter adopter = make_adopter();
@@ -153,6 +167,64 @@ TEST_F(Adoption, ABackendBehindAPortThatDoesNotExistRefusesTheRoot) {
       << adopter.last_refusal();
 }
 
+TEST_F(Adoption, ASlotsHistoryIsReadWithItsPool) {
+  Adopter adopter = make_adopter();
+  // The backends there are have incarnation 0.
+  directory_.publish(make_tree(1, 3, 251, kVips, 42, 0,
+                               {past_slot(0, 2), past_slot(7, kNoOwner), past_slot(250, 2, 1)}));
+  const auto snapshot = adopter.poll();
+  ASSERT_NE(snapshot, nullptr) << adopter.last_refusal();
+  const PoolImage& pool = *snapshot->pools()[0];
+  ASSERT_EQ(pool.unsettled.size(), 3u);
+  EXPECT_EQ(pool.unsettled[0].slot, 0u);
+  EXPECT_EQ(pool.unsettled[0].view.owner, pool.slots16[0]);
+  EXPECT_EQ(pool.unsettled[0].view.fallback, 2u);
+  EXPECT_EQ(pool.unsettled[0].view.pending_until_ns, 10u);
+  EXPECT_EQ(pool.unsettled[0].view.inherit_until_ns, 20u);
+  EXPECT_EQ(pool.unsettled[1].view.fallback, pool.slots16[7]) << "there is none";
+  EXPECT_EQ(pool.unsettled[2].view.fallback, pool.slots16[250]) << "another backend has its place";
+  EXPECT_EQ(pool.unsettled[2].view.pending_until_ns, 0u) << "nothing waits for it";
+  EXPECT_EQ(pool.unsettled[2].view.inherit_until_ns, 20u);
+}
+
+TEST_F(Adoption, AnotherHistoryIsAdoptedThoughThePoolIsTheSame) {
+  Adopter adopter = make_adopter();
+  directory_.publish(make_tree(1, 3, 251, kVips, 42, 0, {past_slot(0, 2)}));
+  const auto first = adopter.poll();
+  directory_.publish(make_tree(2, 3, 251, kVips, 42, 0, {past_slot(1, 2)}));
+  const auto second = adopter.poll();
+  directory_.publish(make_tree(3, 3, 251, kVips));
+  const auto third = adopter.poll();
+  ASSERT_TRUE(first && second && third) << adopter.last_refusal();
+  EXPECT_EQ(first->pools()[0]->unsettled[0].slot, 0u);
+  EXPECT_EQ(second->pools()[0]->unsettled[0].slot, 1u);
+  EXPECT_TRUE(third->pools()[0]->unsettled.empty());
+}
+
+TEST_F(Adoption, AHistoryOfAnotherBootTellsNothing) {
+  boot_ = {2};
+  Adopter adopter = make_adopter();
+  directory_.publish(make_tree(1, 3, 251, kVips, 42, 0, {past_slot(0, 2)}));
+  const auto snapshot = adopter.poll();
+  ASSERT_NE(snapshot, nullptr) << adopter.last_refusal();
+  EXPECT_TRUE(snapshot->pools()[0]->unsettled.empty());
+}
+
+TEST_F(Adoption, AHistoryThatIsMissingOrDoesNotFitRefusesTheRoot) {
+  Adopter adopter = make_adopter();
+  Tree tree = make_tree(1, 3, 251, kVips, 42, 0, {past_slot(0, 2)});
+  tree.history.clear();
+  directory_.publish(tree);
+  EXPECT_EQ(adopter.poll(), nullptr);
+  EXPECT_NE(adopter.last_refusal().find("histories/"), std::string::npos) << adopter.last_refusal();
+  directory_.publish(make_tree(2, 3, 251, kVips, 42, 0, {past_slot(251, 2)}));
+  EXPECT_EQ(adopter.poll(), nullptr);
+  EXPECT_NE(adopter.last_refusal().find("slot 251"), std::string::npos) << adopter.last_refusal();
+  directory_.publish(make_tree(3, 3, 251, kVips, 42, 0, {past_slot(0, 3)}));
+  EXPECT_EQ(adopter.poll(), nullptr);
+  EXPECT_NE(adopter.last_refusal().find("no place"), std::string::npos) << adopter.last_refusal();
+}
+
 uint64_t seed_from_environment() {
   const char* text = std::getenv("MAGLEV_SEED");
   return text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device()();
@@ -196,6 +268,25 @@ void recompute_checksums(Image& image) {
   seal(image);
 }
 
+std::vector<SlotHistory> random_past(uint32_t slots, uint32_t backends, std::mt19937_64& random) {
+  std::vector<SlotHistory> past;
+  for (uint32_t slot = 0; slot < slots; slot += 1 + static_cast<uint32_t>(random() % 50)) {
+    past.push_back(past_slot(slot, static_cast<uint32_t>(random() % backends)));
+  }
+  return past;
+}
+
+bool is_index(uint32_t backend, const PoolImage& pool) {
+  return backend == kNoBackendIndex || backend < pool.backend_names.size();
+}
+
+bool names_its_own(const PoolImage& pool) {
+  return std::ranges::all_of(pool.unsettled, [&](const UnsettledSlot& slot) {
+    return slot.slot < pool.slots16.size() && is_index(slot.view.owner, pool) &&
+           is_index(slot.view.fallback, pool);
+  });
+}
+
 // The root and the pool name their children by checksum: follow the change upwards.
 void rename_in(Image& parent, const std::string& old_name, const Image& child) {
   const auto from = Checksum::from_hex(old_name)->bytes;
@@ -235,26 +326,34 @@ TEST_F(Adoption, AnyCorruptionIsRefusedOrHarmless) {
   uint64_t refused = 0;
   uint64_t generation = 1;
   for (int i = 0; i < corruptions; ++i) {
-    Tree tree = make_tree(++generation, 1 + static_cast<uint32_t>(random() % 6), 251, vips);
-    Image* const files[] = {&tree.table, &tree.pool, &tree.root};
-    Image& victim = *files[random() % 3];
+    const uint32_t backends = 1 + static_cast<uint32_t>(random() % 6);
+    Tree tree =
+        make_tree(++generation, backends, 251, vips, 42, 0, random_past(251, backends, random));
+    Image* const files[] = {&tree.table, &tree.pool, &tree.history, &tree.root};
+    Image& victim = *files[random() % std::size(files)];
     const std::string table_name = Directory::name_of(tree.table);
     const std::string pool_name = Directory::name_of(tree.pool);
+    const std::string history_name = Directory::name_of(tree.history);
     corrupt(victim, random);
     const bool consistent = random() % 2 == 0 && victim.size() >= sizeof(FileHeader);
     if (consistent) {
       recompute_checksums(victim);
       if (tree.table.size() >= sizeof(FileHeader)) rename_in(tree.pool, table_name, tree.table);
       rename_in(tree.root, pool_name, tree.pool);
+      if (tree.history.size() >= sizeof(FileHeader)) {
+        rename_in(tree.root, history_name, tree.history);
+      }
       directory_.publish(tree);
     } else {
       // The live files: under the names that the parents know.
       directory_.write(directory_.path() / kTableDirectory / table_name, tree.table);
       directory_.write(directory_.path() / kPoolDirectory / pool_name, tree.pool);
+      directory_.write(directory_.path() / kHistoryDirectory / history_name, tree.history);
       directory_.write_root(tree.root);
     }
     if (auto snapshot = adopter->poll()) {
       current = std::move(snapshot);
+      for (const auto& pool : current->pools()) ASSERT_TRUE(names_its_own(*pool));
       generation = std::max(generation, current->generation());
       ++adopted;
       if (generation > uint64_t{1} << 60) {  // a corrupted generation: start over

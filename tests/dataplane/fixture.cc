@@ -47,7 +47,7 @@ BackendRecord resolved_backend(const std::string& address_text, uint8_t mac_last
   record.next_hop_mac[5] = mac_last;
   record.port = port;
   record.resolved = 1;
-  record.on_link = 1;
+  record.flags = kBackendServes | kBackendOnLink;
   record.outer_source_prefix_length = ipv6 ? 128 : 32;
   return record;
 }
@@ -63,12 +63,14 @@ RootVip make_vip(std::string name, const std::string& address_text, uint16_t por
   vip.record.hash_policy = HashPolicy::kFiveTuple;
   vip.record.fragment_policy = FragmentPolicy::kFlow;
   vip.record.port = port;
+  vip.record.tracking = Tracking::kNone;
   vip.record.pool = pool;
   return vip;
 }
 
 Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
-               const std::vector<RootVip>& vips, uint64_t hash_seed, uint16_t out_port) {
+               const std::vector<RootVip>& vips, uint64_t hash_seed, uint16_t out_port,
+               const std::vector<SlotHistory>& past) {
   std::vector<WeightedName> names;
   std::vector<PoolBackend> pool;
   for (uint32_t i = 0; i < backends; ++i) {
@@ -87,8 +89,12 @@ Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
   tree.table = build_table_file(table);
   tree.pool = build_pool_file("pool", value_of(check_table_file(tree.table)).checksum, pool,
                               owner_backends);
-  const Checksum pool_name = value_of(check_pool_file(tree.pool)).checksum;
-  tree.root = build_root_file(generation, hash_seed, std::vector{pool_name}, vips);
+  PoolReference reference{value_of(check_pool_file(tree.pool)).checksum, {}};
+  if (!past.empty()) {
+    tree.history = build_history_file(kBoot, past);
+    reference.history = value_of(check_history_file(tree.history)).checksum;
+  }
+  tree.root = build_root_file(generation, hash_seed, std::vector{reference}, vips);
   return tree;
 }
 
@@ -109,9 +115,11 @@ std::shared_ptr<const Snapshot> TestBed::adopt(const Tree& tree) {
   if (const auto fits = check_pool_fits_table(pool, table); !fits) {
     throw std::runtime_error(fits.error());
   }
+  std::span<const SlotHistory> past;
+  if (!tree.history.empty()) past = value_of(check_history_file(tree.history)).slots;
   auto* memory = std::pmr::new_delete_resource();
   std::vector<std::shared_ptr<const PoolImage>> pools = {value_of(
-      build_pool_image(pool, table, ways_of_pool(root, 0), ports, backend_counters, memory))};
+      build_pool_image(pool, table, past, ways_of_pool(root, 0), ports, backend_counters, memory))};
   std::vector<CounterHold> holds;
   for (std::string_view name : root.vip_names)
     holds.push_back(vip_counters.hold(std::string(name)));

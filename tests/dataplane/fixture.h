@@ -32,10 +32,13 @@ RootVip make_vip(std::string name, const std::string& address_text, uint16_t por
 struct Tree {
   Image table;
   Image pool;
+  Image history;  // of kBoot; empty where every slot is settled
   Image root;
 };
+inline constexpr BootId kBoot{1};
 Tree make_tree(uint64_t generation, uint32_t backends, uint64_t table_size,
-               const std::vector<RootVip>& vips, uint64_t hash_seed = 42, uint16_t out_port = 0);
+               const std::vector<RootVip>& vips, uint64_t hash_seed = 42, uint16_t out_port = 0,
+               const std::vector<SlotHistory>& past = {});
 
 // Checks the three images and builds the snapshot, from the heap.
 class TestBed {

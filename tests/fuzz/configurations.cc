@@ -69,6 +69,7 @@ VipRecord make_vip(const Place& place, uint32_t number, Settings settings) {
   vip.fragment_policy = static_cast<FragmentPolicy>(1 + settings.field(5, 1));
   vip.hash_policy = static_cast<HashPolicy>(1 + settings.field(6, 1));
   vip.flags = static_cast<uint8_t>(settings.field(7, 4));
+  vip.tracking = Tracking::kNone;
   return vip;
 }
 
@@ -87,6 +88,7 @@ BackendRecord make_backend(uint32_t number, Settings settings) {
   backend.family = ipv6 ? AddressFamily::kIpv6 : AddressFamily::kIpv4;
   backend.address = ipv6 ? Address{{0x20, 1, 0xd, 0xb8, 0, 2}} : Address{{198, 18, 2}};
   backend.address.bytes[ipv6 ? 15 : 3] = static_cast<uint8_t>(10 + number);
+  backend.flags = kBackendServes;
   if (families == 3 && number / 2 % 2 == 1) return backend;  // unresolved
   const bool prefix = settings.field(13, 1) != 0;
   backend.outer_source = ipv6 ? Address{{0x20, 1, 0xd, 0xb8, 0, 3}} : Address{{198, 18, 16}};
@@ -98,7 +100,7 @@ BackendRecord make_backend(uint32_t number, Settings settings) {
   backend.port = static_cast<uint16_t>(number % 3);
   backend.resolved = 1;
   backend.path_mtu_bytes = path_mtu(settings.field(11, 2), number);
-  backend.on_link = settings.field(15, 1) == 0 ? 1 : 0;
+  if (settings.field(15, 1) == 0) backend.flags |= kBackendOnLink;
   return backend;
 }
 
@@ -122,7 +124,7 @@ Checksum checksum_of(const std::expected<View, std::string>& view) {
 }
 
 std::vector<std::byte> make_root(const Configuration& configuration, uint64_t generation,
-                                 uint64_t hash_seed, std::span<const Checksum> pools) {
+                                 uint64_t hash_seed, std::span<const PoolReference> pools) {
   std::vector<RootVip> vips;
   for (const VipRecord& record : configuration.vips) {
     vips.push_back({fmt::format("v{}", vips.size()), record});
@@ -200,14 +202,14 @@ Published publish(const Configuration& configuration, uint64_t generation, uint6
   const auto pool = check_pool_file(pool_file);
   if (!pool) return {};
   require(check_pool_fits_table(*pool, *table).has_value(), "a pool does not fit its own table");
-  const auto root_file =
-      make_root(configuration, generation, hash_seed, std::array{pool->checksum});
+  const auto root_file = make_root(configuration, generation, hash_seed,
+                                   std::array{PoolReference{pool->checksum, {}}});
   const auto root = check_root_file(root_file);
   if (!root) return {};
 
   auto* memory = std::pmr::new_delete_resource();
-  auto image =
-      build_pool_image(*pool, *table, ways_of_pool(*root, 0), ports, registries.backends, memory);
+  auto image = build_pool_image(*pool, *table, {}, ways_of_pool(*root, 0), ports,
+                                registries.backends, memory);
   if (!image) return {};
   Published published;
   published.records.resize(kCountedBackends);

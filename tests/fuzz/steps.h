@@ -51,7 +51,7 @@ struct Step {
 static_assert(sizeof(Step) == 8);
 
 inline constexpr uint32_t kMaxRecords = 16;
-inline constexpr uint32_t kVipRecordLength = 32;
+inline constexpr uint32_t kVipRecordLength = 48;
 inline constexpr uint32_t kBackendRecordLength = 48;
 
 // Bytes that belong to a step and stand behind it.

@@ -82,7 +82,7 @@ void write_file(const fs::path& path, const std::vector<std::byte>& bytes) {
 }
 
 void change_way(BackendRecord& record, const WayOut& way) {
-  record.on_link = way.on_link;
+  record.flags = static_cast<uint8_t>(kBackendServes | (way.on_link ? kBackendOnLink : 0));
   record.path_mtu_bytes = way.path_mtu_bytes;
   record.port = way.port;
   if (way.resolved) return;
@@ -90,6 +90,7 @@ void change_way(BackendRecord& record, const WayOut& way) {
   unresolved.address = record.address;
   unresolved.family = record.family;
   unresolved.incarnation = record.incarnation;
+  unresolved.flags = kBackendServes;
   record = unresolved;
 }
 
@@ -97,9 +98,10 @@ void change_way(BackendRecord& record, const WayOut& way) {
 void change_ways(const fs::path& directory, const std::map<std::string, WayOut>& ways) {
   const std::vector<std::byte> root_file = read_file(directory / kRootFileName);
   const RootView root = value_of(check_root_file(root_file));
-  std::vector<Checksum> pools;
-  for (const Checksum& name : root.pools) {
-    const std::vector<std::byte> file = read_file(directory / kPoolDirectory / name.hex());
+  std::vector<PoolReference> pools;
+  for (const PoolReference& reference : root.pools) {
+    const std::vector<std::byte> file =
+        read_file(directory / kPoolDirectory / reference.pool.hex());
     const PoolView pool = value_of(check_pool_file(file));
     std::vector<PoolBackend> backends;
     for (size_t i = 0; i < pool.backends.size(); ++i) {
@@ -108,8 +110,8 @@ void change_ways(const fs::path& directory, const std::map<std::string, WayOut>&
       if (way != ways.end()) change_way(backends.back().record, way->second);
     }
     const auto changed = build_pool_file(pool.name, pool.table, backends, {pool.owner_backends});
-    pools.push_back(value_of(check_pool_file(changed)).checksum);
-    write_file(directory / kPoolDirectory / pools.back().hex(), changed);
+    pools.push_back({value_of(check_pool_file(changed)).checksum, reference.history});
+    write_file(directory / kPoolDirectory / pools.back().pool.hex(), changed);
   }
   std::vector<RootVip> vips;
   for (size_t i = 0; i < root.vips.size(); ++i) {
@@ -123,8 +125,9 @@ void record(const fs::path& directory, fuzz::Recorder& recorder) {
   const std::vector<std::byte> root_file = read_file(directory / kRootFileName);
   const RootView root = value_of(check_root_file(root_file));
   std::vector<BackendRecord> backends;
-  for (const Checksum& name : root.pools) {
-    const std::vector<std::byte> file = read_file(directory / kPoolDirectory / name.hex());
+  for (const PoolReference& reference : root.pools) {
+    const std::vector<std::byte> file =
+        read_file(directory / kPoolDirectory / reference.pool.hex());
     std::ranges::copy(value_of(check_pool_file(file)).backends, std::back_inserter(backends));
   }
   recorder.publish(root, backends);

@@ -23,6 +23,7 @@ BackendRecord sample_backend(uint8_t last) {
   record.next_hop_mac[5] = last;
   record.family = AddressFamily::kIpv4;
   record.resolved = 1;
+  record.flags = kBackendServes;
   record.outer_source_prefix_length = 32;
   return record;
 }
@@ -57,11 +58,12 @@ RootVip sample_vip(std::string name, uint16_t port, VipProtocol protocol = VipPr
   vip.record.hash_policy = HashPolicy::kFiveTuple;
   vip.record.fragment_policy = FragmentPolicy::kFlow;
   vip.record.port = port;
+  vip.record.tracking = Tracking::kNone;
   return vip;
 }
 
 Image sample_root() {
-  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const std::vector<PoolReference> pools = {{check_pool_file(sample_pool())->checksum, {}}};
   return build_root_file(7, 42, pools, std::vector{sample_vip("web", 80), sample_vip("any", 0)});
 }
 
@@ -151,7 +153,13 @@ TEST(PublishedPool, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   EXPECT_TRUE(refused([](auto& b) { b[1].record.resolved = 2; })) << "flag";
   EXPECT_TRUE(refused([](auto& b) { b[0].record.port = 1; })) << "empty place not empty";
   EXPECT_TRUE(refused([](auto& b) { b[3].record.path_mtu_bytes = 1400; })) << "no way, yet an MTU";
-  EXPECT_TRUE(refused([](auto& b) { b[1].record.on_link = 2; })) << "flag";
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.flags |= 4; })) << "flag";
+  EXPECT_TRUE(refused([](auto& b) { b[3].record.flags |= kBackendOnLink; }))
+      << "no way, yet on link";
+  EXPECT_TRUE(refused([](auto& b) { b[1].record.flags = kBackendOnLink; }))
+      << "owner does not serve";
+  EXPECT_TRUE(refused([](auto& b) { b[0].record.incarnation = 1; })) << "empty place not empty";
+  EXPECT_TRUE(refused([](auto& b) { b[0].record.flags = kBackendServes; })) << "likewise";
   EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 0; }));
   EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 33; }));
   EXPECT_TRUE(refused([](auto& b) { b[1].record.outer_source_prefix_length = 31; }))
@@ -174,7 +182,7 @@ TEST(PublishedRoot, WhatIsWrittenIsRead) {
 }
 
 TEST(PublishedRoot, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
-  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const std::vector<PoolReference> pools = {{check_pool_file(sample_pool())->checksum, {}}};
   const auto refused = [&](std::vector<RootVip> vips) {
     return !check_root_file(build_root_file(7, 42, pools, vips));
   };
@@ -191,11 +199,13 @@ TEST(PublishedRoot, StructuralFaultsAreRefusedThoughTheChecksumIsRight) {
   vip.record.protocol = VipProtocol{1};
   EXPECT_TRUE(refused({vip})) << "unknown protocol";
   EXPECT_FALSE(check_root_file(build_root_file(0, 42, pools, {}))) << "generation 0";
-  EXPECT_FALSE(check_root_file(build_root_file(1, 42, std::vector{pools[0], pools[0]}, {})));
+  const PoolReference with_history{pools[0].pool, {{1}}};
+  EXPECT_TRUE(check_root_file(build_root_file(1, 42, std::vector{with_history}, {})));
+  EXPECT_FALSE(check_root_file(build_root_file(1, 42, std::vector{pools[0], with_history}, {})));
 }
 
 TEST(PublishedRoot, EverySettingOfAVipIsChecked) {
-  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const std::vector<PoolReference> pools = {{check_pool_file(sample_pool())->checksum, {}}};
   const auto accepted = [&](auto change) {
     RootVip vip = sample_vip("a", 80);
     change(vip.record);
@@ -216,6 +226,9 @@ TEST(PublishedRoot, EverySettingOfAVipIsChecked) {
   }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.hash_policy = HashPolicy{3}; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.fragment_policy = FragmentPolicy{0}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.tracking = Tracking{0}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.tracking = Tracking{4}; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.zero[2] = 1; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 0; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 33; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 30; })) << "bits beyond the prefix";
@@ -227,8 +240,30 @@ TEST(PublishedRoot, EverySettingOfAVipIsChecked) {
   }));
 }
 
+TEST(PublishedRoot, IdleTimesAreThereWhereFlowsAreTracked) {
+  const std::vector<PoolReference> pools = {{check_pool_file(sample_pool())->checksum, {}}};
+  const auto accepted = [&](Tracking tracking, uint32_t tcp, uint32_t closing, uint32_t udp) {
+    RootVip vip = sample_vip("a", 80);
+    vip.record.tracking = tracking;
+    vip.record.tcp_idle_s = tcp;
+    vip.record.tcp_closing_idle_s = closing;
+    vip.record.udp_idle_s = udp;
+    return check_root_file(build_root_file(7, 42, pools, std::vector{vip})).has_value();
+  };
+  for (const Tracking tracking : {Tracking::kFull, Tracking::kChanged}) {
+    EXPECT_TRUE(accepted(tracking, 900, 30, 60));
+    EXPECT_TRUE(accepted(tracking, kMaxFlowIdle_s, 1, kMaxFlowIdle_s));
+    EXPECT_FALSE(accepted(tracking, kMaxFlowIdle_s + 1, 1, 1));
+    EXPECT_FALSE(accepted(tracking, 0, 30, 60));
+    EXPECT_FALSE(accepted(tracking, 900, 0, 60));
+    EXPECT_FALSE(accepted(tracking, 900, 30, 0));
+  }
+  EXPECT_TRUE(accepted(Tracking::kNone, 0, 0, 0));
+  EXPECT_FALSE(accepted(Tracking::kNone, 0, 0, 60));
+}
+
 TEST(PublishedRoot, VipsOfOneAddressAgreeOnWhatHasNoPort) {
-  const std::vector<Checksum> pools = {check_pool_file(sample_pool())->checksum};
+  const std::vector<PoolReference> pools = {{check_pool_file(sample_pool())->checksum, {}}};
   const auto accepted = [&](std::vector<RootVip> vips) {
     return check_root_file(build_root_file(7, 42, pools, vips)).has_value();
   };
@@ -250,6 +285,10 @@ TEST(PublishedRoot, VipsOfOneAddressAgreeOnWhatHasNoPort) {
   EXPECT_TRUE(accepted({first, second}));
   second.record.hash_policy = HashPolicy::kSource;
   EXPECT_FALSE(accepted({first, second})) << "which of them would take a later fragment?";
+  second = other(VipProtocol::kTcp, by_address);
+  second.record.tracking = Tracking::kChanged;
+  second.record.tcp_idle_s = second.record.tcp_closing_idle_s = second.record.udp_idle_s = 1;
+  EXPECT_FALSE(accepted({first, second})) << "would it be remembered?";
   second = other(VipProtocol::kTcp, echo);
   second.record.address.bytes[3] = 0;
   second.record.prefix_length = 24;
