@@ -1,6 +1,8 @@
 #include "tables/report.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -19,8 +21,19 @@ struct ReportHead {
   uint32_t vip_count;
   uint32_t backend_count;
   uint32_t last_refusal_length;
-  uint32_t zero;
+  uint32_t swept_pool_count;
+  uint64_t sweep_began_ns;
+  uint64_t sweep_ended_ns;
+  uint64_t sweep_generation;
+  uint64_t disagreeing_count;
+  uint64_t backend_flows_count;
   uint64_t text_bytes;
+};
+
+struct SweptPoolRecord {
+  uint32_t name_length;
+  uint32_t disagreeing_count;
+  uint64_t backend_count;
 };
 
 struct PortRecord {
@@ -82,6 +95,57 @@ std::vector<NamedCount> take_counts(std::span<const CountRecord> records, TextBl
   return counts;
 }
 
+template <typename T>
+std::span<const T> take_front(std::span<const T>& rest, uint64_t count) {
+  const auto taken = rest.first(std::min<size_t>(rest.size(), count));
+  rest = rest.subspan(taken.size());
+  return taken;
+}
+
+template <typename Range, typename Key>
+bool is_strictly_sorted(const Range& range, Key key) {
+  const auto out_of_order = [&](const auto& a, const auto& b) { return key(a) >= key(b); };
+  return std::ranges::adjacent_find(range, out_of_order) == std::ranges::end(range);
+}
+
+bool is_sound(const PoolFlows& pool) {
+  const auto place = [](const BackendFlows& b) { return std::pair(b.backend, b.incarnation); };
+  return is_strictly_sorted(pool.disagreeing, std::identity()) &&
+         is_strictly_sorted(pool.backends, place) &&
+         std::ranges::all_of(pool.backends, [](const BackendFlows& b) { return b.flows > 0; });
+}
+
+// What a report tells of a sweep, pool after pool.
+struct SweepParts {
+  std::span<const SweptPoolRecord> pools;
+  std::span<const uint32_t> disagreeing;
+  std::span<const BackendFlows> backends;
+};
+
+std::expected<std::vector<PoolFlows>, std::string> take_pools(SweepParts parts, TextBlock& text) {
+  std::vector<PoolFlows> pools;
+  for (const SweptPoolRecord& record : parts.pools) {
+    const auto slots = take_front(parts.disagreeing, record.disagreeing_count);
+    const auto backends = take_front(parts.backends, record.backend_count);
+    if (slots.size() != record.disagreeing_count || backends.size() != record.backend_count) {
+      return std::unexpected("a pool of the sweep has more records than there are");
+    }
+    pools.push_back({text.take(record.name_length),
+                     {slots.begin(), slots.end()},
+                     {backends.begin(), backends.end()}});
+    if (!is_sound(pools.back())) return std::unexpected("a pool of the sweep is out of order");
+  }
+  if (!parts.disagreeing.empty() || !parts.backends.empty()) {
+    return std::unexpected("the sweep has records of no pool");
+  }
+  return pools;
+}
+
+SweptPoolRecord record_of(const PoolFlows& pool) {
+  return {static_cast<uint32_t>(pool.pool.size()), static_cast<uint32_t>(pool.disagreeing.size()),
+          pool.backends.size()};
+}
+
 }  // namespace
 
 std::vector<std::byte> build_report_file(const Report& report) {
@@ -92,6 +156,12 @@ std::vector<std::byte> build_report_file(const Report& report) {
   for (const EventCount& event : report.events) text += event.name;
   for (const NamedCount& vip : report.vips) text += vip.pool + vip.name;
   for (const NamedCount& backend : report.backends) text += backend.pool + backend.name;
+  uint64_t disagreeing_count = 0, backend_flows_count = 0;
+  for (const PoolFlows& pool : report.sweep.pools) {
+    text += pool.pool;
+    disagreeing_count += pool.disagreeing.size();
+    backend_flows_count += pool.backends.size();
+  }
 
   FileWriter writer(FileKind::kReport);
   writer.append(ReportHead{
@@ -99,7 +169,9 @@ std::vector<std::byte> build_report_file(const Report& report) {
       static_cast<uint32_t>(report.verdicts.size()), static_cast<uint32_t>(report.workers.size()),
       static_cast<uint32_t>(report.ports.size()), static_cast<uint32_t>(report.events.size()),
       static_cast<uint32_t>(report.vips.size()), static_cast<uint32_t>(report.backends.size()),
-      static_cast<uint32_t>(refusal_length), 0, text.size()});
+      static_cast<uint32_t>(refusal_length), static_cast<uint32_t>(report.sweep.pools.size()),
+      report.sweep.began_ns, report.sweep.ended_ns, report.sweep.generation, disagreeing_count,
+      backend_flows_count, text.size()});
   writer.append_all(std::span<const WorkerReport>(report.workers));
   writer.append_all(std::span<const uint64_t>(report.verdict_counts));
   for (const PortReport& port : report.ports) {
@@ -112,6 +184,13 @@ std::vector<std::byte> build_report_file(const Report& report) {
   }
   for (const NamedCount& vip : report.vips) writer.append(record_of(vip));
   for (const NamedCount& backend : report.backends) writer.append(record_of(backend));
+  for (const PoolFlows& pool : report.sweep.pools) writer.append(record_of(pool));
+  for (const PoolFlows& pool : report.sweep.pools) {
+    writer.append_all(std::span<const BackendFlows>(pool.backends));
+  }
+  for (const PoolFlows& pool : report.sweep.pools) {
+    writer.append_all(std::span<const uint32_t>(pool.disagreeing));
+  }
   for (const std::string& verdict : report.verdicts) {
     writer.append(static_cast<uint32_t>(verdict.size()));
   }
@@ -134,6 +213,10 @@ std::expected<Report, std::string> check_report_file(std::span<const std::byte> 
   const auto events = reader.take_all<EventRecord>(head->event_count);
   const auto vips = reader.take_all<CountRecord>(head->vip_count);
   const auto backends = reader.take_all<CountRecord>(head->backend_count);
+  SweepParts sweep;
+  sweep.pools = reader.take_all<SweptPoolRecord>(head->swept_pool_count);
+  sweep.backends = reader.take_all<BackendFlows>(head->backend_flows_count);
+  sweep.disagreeing = reader.take_all<uint32_t>(head->disagreeing_count);
   const auto verdict_lengths = reader.take_all<uint32_t>(head->verdict_count);
   reader.skip_padding();
   TextBlock text(reader.take_text(head->text_bytes));
@@ -158,6 +241,10 @@ std::expected<Report, std::string> check_report_file(std::span<const std::byte> 
   for (const EventRecord& e : events) report.events.push_back({text.take(e.name_length), e.count});
   report.vips = take_counts(vips, text);
   report.backends = take_counts(backends, text);
+  report.sweep = {head->sweep_began_ns, head->sweep_ended_ns, head->sweep_generation, {}};
+  auto swept = take_pools(sweep, text);
+  if (!swept) return std::unexpected(swept.error());
+  report.sweep.pools = std::move(*swept);
   if (!text.used_up()) return std::unexpected("the texts do not add up to their length");
   if (std::ranges::any_of(report.workers,
                           [&](const WorkerReport& w) { return w.port >= report.ports.size(); })) {

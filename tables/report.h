@@ -35,6 +35,8 @@ struct WorkerReport {
   uint64_t held = 0;         // fragments that wait for the first of their datagram
   uint64_t handed_over = 0;  // to other workers, so far
   uint64_t taken_over = 0;   // from other workers, so far
+  uint64_t flow_room = 0;    // flows that it can remember; 0: it tracks none
+  uint64_t flows = 0;        // that have a place in there, live or expired
   bool operator==(const WorkerReport&) const = default;
 };
 
@@ -65,6 +67,30 @@ struct EventCount {
   bool operator==(const EventCount&) const = default;
 };
 
+// Flows that workers remember of a backend.
+struct BackendFlows {
+  uint32_t backend = 0;  // index into the pool's backends
+  uint32_t incarnation = 0;
+  uint64_t flows = 0;  // live ones, at least 1
+  bool operator==(const BackendFlows&) const = default;
+};
+
+struct PoolFlows {
+  std::string pool;
+  std::vector<uint32_t> disagreeing;   // slots with a live flow of another backend than the owner
+  std::vector<BackendFlows> backends;  // by index and incarnation; no record: no live flow
+  bool operator==(const PoolFlows&) const = default;
+};
+
+// One look at all that the workers remember. A pool that is not listed was not looked at.
+struct SweepReport {
+  uint64_t began_ns = 0;  // CLOCK_BOOTTIME; 0: there was none yet
+  uint64_t ended_ns = 0;
+  uint64_t generation = 0;  // the least that a worker used when it began
+  std::vector<PoolFlows> pools;
+  bool operator==(const SweepReport&) const = default;
+};
+
 struct Report {
   uint64_t started_ns = 0;            // CLOCK_BOOTTIME of the process's start: names the process
   uint64_t written_ns = 0;            // CLOCK_BOOTTIME
@@ -78,6 +104,7 @@ struct Report {
   std::vector<EventCount> events;  // sums over the workers
   std::vector<NamedCount> vips;
   std::vector<NamedCount> backends;
+  SweepReport sweep{};  // the last whole one
   bool operator==(const Report&) const = default;
 };
 
