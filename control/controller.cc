@@ -6,8 +6,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "control/reload_rules.h"
 #include "tables/counted.h"
 
 namespace maglev {
@@ -41,43 +43,6 @@ std::string target_text(const Backend& backend, const HealthSettings& health) {
   const std::string address = backend.address.to_string();
   return backend.address.is_v4() ? fmt::format("{}:{}", address, health.port)
                                  : fmt::format("[{}]:{}", address, health.port);
-}
-
-// What another value of would need a new process.
-std::vector<std::string> find_fixed(const Configuration& now, const Configuration& next) {
-  std::vector<std::string> errors;
-  const auto must_stay = [&](bool same, std::string_view setting) {
-    if (same) return;
-    errors.push_back(fmt::format(
-        "{} cannot change while maglev-control runs: stop it and start it again", setting));
-  };
-  must_stay(now.dataplane.directory == next.dataplane.directory, "directory");
-  must_stay(now.state_directory == next.state_directory, "state");
-  must_stay(now.hash_seed == next.hash_seed, "hash_seed");
-  must_stay(now.socket == next.socket, "control.socket");
-  must_stay(now.read_only_socket == next.read_only_socket, "control.read_only_socket");
-  must_stay(now.read_only_address == next.read_only_address, "control.read_only_address");
-  must_stay(now.dataplane.ports == next.dataplane.ports, "dataplane.ports");
-  return errors;
-}
-
-// What the dataplane has taken from the file and goes on with until it is started again.
-std::vector<std::string_view> find_waiting(const DataplaneSettings& now,
-                                           const DataplaneSettings& next) {
-  std::vector<std::string_view> waiting;
-  const auto compare = [&](auto DataplaneSettings::*setting, std::string_view name) {
-    if (now.*setting != next.*setting) waiting.push_back(name);
-  };
-  compare(&DataplaneSettings::main_core, "main_core");
-  compare(&DataplaneSettings::cores, "cores");
-  compare(&DataplaneSettings::memory_mib, "memory_mib");
-  compare(&DataplaneSettings::hugepages, "hugepages");
-  compare(&DataplaneSettings::packet_buffers, "packet_buffers");
-  compare(&DataplaneSettings::packet_buffer_bytes, "packet_buffer_bytes");
-  compare(&DataplaneSettings::icmp_answers_per_second, "icmp_answers_per_second");
-  compare(&DataplaneSettings::steering_program, "steering_program");
-  compare(&DataplaneSettings::eal_options, "eal_options");
-  return waiting;
 }
 
 bool changes_targets(const Override& change) {
@@ -292,29 +257,7 @@ std::expected<void, std::vector<std::string>> Controller::reload(Configuration n
                                  key.kind == OverrideKey::Kind::kVip ? "VIP" : "backend", key.name,
                                  lost.why));
   }
-  for (const auto& [name, pool] : model.pools()) {
-    const auto before = model_.pools().find(name);
-    if (before == model_.pools().end()) continue;
-    const PoolSettings& settings = before->second.settings;
-    if (settings.table_size == pool.settings.table_size &&
-        settings.placement == pool.settings.placement) {
-      continue;
-    }
-    errors.push_back(fmt::format(
-        "pool '{}': table_size {} and placement {} are fixed for the pool's life: make a "
-        "pool of another name and point its VIPs there",
-        name, settings.table_size, to_text(settings.placement)));
-  }
-  for (const auto& [name, vip] : model.vips()) {
-    const auto before = model_.vips().find(name);
-    if (before == model_.vips().end()) continue;
-    const Vip& old = before->second;
-    if (old.hash == vip.hash && old.fragments == vip.fragments) continue;
-    errors.push_back(
-        fmt::format("VIP '{}': hash {} and fragments {} are fixed for the VIP's life: "
-                    "remove the VIP and add it again",
-                    name, to_text(old.hash), to_text(old.fragments)));
-  }
+  std::ranges::move(find_fixed(model_, model), std::back_inserter(errors));
   if (!errors.empty()) return std::unexpected(std::move(errors));
 
   if (!dropped.empty()) forget(dropped);
