@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -26,16 +28,17 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMib = 1u << 20;
 
-uint64_t free_hugepage_mib() {
+// Of all sizes. `count` is a file that the kernel keeps for each: free_hugepages or nr_hugepages.
+uint64_t hugepage_mib(const char* count) {
   uint64_t bytes = 0;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator("/sys/kernel/mm/hugepages", none)) {
     uint64_t size_kib = 0;
-    uint64_t free_pages = 0;
+    uint64_t pages = 0;
     const std::string name = entry.path().filename();  // hugepages-2048kB
     if (std::sscanf(name.c_str(), "hugepages-%lukB", &size_kib) != 1) continue;
-    std::ifstream(entry.path() / "free_hugepages") >> free_pages;
-    bytes += size_kib * 1024 * free_pages;
+    std::ifstream(entry.path() / count) >> pages;
+    bytes += size_kib * 1024 * pages;
   }
   return bytes / kMib;
 }
@@ -47,6 +50,21 @@ uint64_t hugepage_number() {
   uint64_t pages = 0;
   std::ifstream(kHugepageNumber) >> pages;
   return pages;
+}
+
+// Returns the free MiB of hugepages. Where others hold what is wanted, that is after a time: the
+// kernel gives back the memory of an AF_XDP socket some time after its process has ended, and who
+// starts in the place of one that was killed must not fail by that.
+uint64_t await_hugepages(uint64_t wanted_mib) {
+  constexpr auto kPatience = std::chrono::seconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const bool may_come = hugepage_mib("nr_hugepages") >= wanted_mib;
+  uint64_t free_mib = hugepage_mib("free_hugepages");
+  while (may_come && free_mib < wanted_mib && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    free_mib = hugepage_mib("free_hugepages");
+  }
+  return free_mib;
 }
 
 std::string cores_option(const DataplaneSettings& settings) {
@@ -108,7 +126,7 @@ std::expected<void, std::string> lock_directory(const std::string& directory) {
 
 std::expected<void, std::string> start_eal(const DataplaneSettings& settings,
                                            const std::string& steering_program) {
-  const uint64_t free_mib = free_hugepage_mib();
+  const uint64_t free_mib = settings.hugepages ? await_hugepages(settings.memory_mib) : 0;
   if (settings.hugepages && free_mib < settings.memory_mib) {
     const uint64_t missing = (settings.memory_mib - free_mib + 1) / 2;
     return std::unexpected(fmt::format(

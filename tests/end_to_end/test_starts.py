@@ -1,13 +1,17 @@
 """Starts that must not happen: each says why, and what runs goes on."""
 
+import mmap
 import signal
 import subprocess
+import time
 
 import pytest
 
 import expected
 import hugepages
 from lab import to_yaml
+
+MAP_HUGETLB = 0x40000  # which the module mmap does not name
 
 
 def run_to_its_end(lab, program, *arguments):
@@ -90,6 +94,21 @@ def test_too_few_hugepages_are_told_with_the_number_needed(make_lab):
     assert "1048576 MiB" in refused.stderr
     assert f"write {wanted - hugepages.free_pages()} to {hugepages.NUMBER}" in refused.stderr
     assert "xdp" not in lab.show_link("lb", "eth0")
+
+
+def test_hugepages_that_come_free_meanwhile_are_waited_for(make_lab):
+    """The kernel gives back the memory of an AF_XDP socket only after its process has ended."""
+    lab = make_lab()
+    lab.configuration.write_text(to_yaml(lab.settings))
+    pages = hugepages.free_pages()
+    assert pages
+    held = mmap.mmap(-1, pages * hugepages.PAGE_MIB << 20,
+                     flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
+    dataplane = lab.start("dataplane", "lb", lab.program("maglev-dataplane"), lab.configuration)
+    time.sleep(0.5)
+    assert dataplane.popen.poll() is None
+    held.close()
+    lab.wait_until(lambda: "ready" in dataplane.log.read_text(), "the dataplane ready")
 
 
 @pytest.mark.parametrize("program", ["maglev-control", "maglev-dataplane"])
