@@ -6,7 +6,7 @@
 // A message has a fixed length, names its connection and counts. `keep` sends the next one an
 // interval after the last was answered; a connection is broken when its answer is wrong, comes from
 // another server than the first, or does not come within the patience, or when the other end resets
-// or closes it. Another is opened in its place, from the next source port.
+// or closes it. Another is opened in its place, from the next source port, but not with --once.
 //
 // `keep` prints a line of JSON for each event, `at` in seconds of CLOCK_MONOTONIC:
 //   connected: the handshake is done    answered: the first answer, from `server`
@@ -97,6 +97,7 @@ struct KeepOptions {
   Milliseconds interval{500};
   Milliseconds patience{10'000};
   Milliseconds lifetime{0};  // 0: as long as it lasts
+  bool once = false;
   std::vector<asio::ip::address_v4> sources;
   uint16_t first_port = 20000;
 };
@@ -166,6 +167,7 @@ class Keeper {
       error_code ignored;
       place.socket.close(ignored);
       place.deadline = Clock::time_point::max();
+      if (options_.once) co_return;
       place.timer.expires_after(kPauseBeforeReopening);
       co_await place.timer.async_wait(asio::use_awaitable);
     }
@@ -275,6 +277,7 @@ int run(int argc, char** argv) {
   keep->add_option("--interval-ms", interval_ms, "between an answer and the next question");
   keep->add_option("--patience-ms", patience_ms)->check(CLI::PositiveNumber);
   keep->add_option("--lifetime-ms", lifetime_ms, "0: as long as it lasts");
+  keep->add_flag("--once", options.once, "open no other in the place of a broken one");
   keep->add_option("--source", sources, "addresses, in turn")->required();
   keep->add_option("--first-port", options.first_port, "of each source address");
   CLI11_PARSE(app, argc, argv);

@@ -68,10 +68,11 @@ class Connection:
 
 class Kept:
     """Keeps `count` connections of a mode's VIP open while the block runs; then `connections`, also
-    those that were opened in place of broken ones, `unopened` and `messages` tell."""
+    those that were opened in place of broken ones (none with `once`), `unopened` and `messages`
+    tell."""
 
     def __init__(self, lab, mode, count, *, label=None, first_port=20000, open_per_s=250,
-                 interval_ms=500, patience_s=10, lifetime_s=0):
+                 interval_ms=500, patience_s=10, lifetime_s=0, once=False):
         self.lab = lab
         self.label = label or f"kept-{mode}"
         self.count = count
@@ -80,7 +81,7 @@ class Kept:
         self.command = [lab.program("connections"), "keep", f"{VIPS[0]}:{PORTS[mode]}",
                         "--count", count, "--first-port", first_port, "--open-per-s", open_per_s,
                         "--interval-ms", interval_ms, "--patience-ms", int(patience_s * 1000),
-                        "--lifetime-ms", int(lifetime_s * 1000), *sources]
+                        "--lifetime-ms", int(lifetime_s * 1000), *["--once"] * once, *sources]
         self.connections = []
         self.unopened = []  # when
         self.messages = 0   # answered

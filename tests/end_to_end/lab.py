@@ -260,16 +260,17 @@ class Lab:
 
     # --- waiting ------------------------------------------------------------------------------
 
-    def status(self):
-        """GET /v1/status; None while control does not answer."""
+    def status(self, control=None):
+        """GET /v1/status, of the lab's own load balancer unless another is named; None while control
+        does not answer."""
         try:
-            return self.control.get("/v1/status")
+            return (control or self.control).get("/v1/status")
         except OSError:
             return None
 
-    def is_serving(self):
+    def is_serving(self, control=None):
         """All backends of the pools are in the tables, with next hops, and all workers use them."""
-        status = self.status()
+        status = self.status(control)
         return (status is not None and status["dataplane"]["running"]
                 and status["generation"] > 0
                 and status["adopted_generation"] == status["generation"]
