@@ -20,6 +20,7 @@ MODES = {"none": {}}
 PORTS = {mode: 7001 + n for n, mode in enumerate(MODES)}
 HEALTH_PORT = 7000
 TCP = 6
+INTERVAL_S = 0.5  # between an answer and the next message
 
 
 class ConnectionLab(Lab):
@@ -72,7 +73,7 @@ class Kept:
     tell."""
 
     def __init__(self, lab, mode, count, *, label=None, first_port=20000, open_per_s=250,
-                 interval_ms=500, patience_s=10, lifetime_s=0, once=False):
+                 patience_s=10, lifetime_s=0, once=False):
         self.lab = lab
         self.label = label or f"kept-{mode}"
         self.count = count
@@ -80,7 +81,7 @@ class Kept:
         sources = [word for address in CLIENT_ADDRESSES for word in ("--source", address)]
         self.command = [lab.program("connections"), "keep", f"{VIPS[0]}:{PORTS[mode]}",
                         "--count", count, "--first-port", first_port, "--open-per-s", open_per_s,
-                        "--interval-ms", interval_ms, "--patience-ms", int(patience_s * 1000),
+                        "--interval-ms", int(INTERVAL_S * 1000), "--patience-ms", int(patience_s * 1000),
                         "--lifetime-ms", int(lifetime_s * 1000), *["--once"] * once, *sources]
         self.connections = []
         self.unopened = []  # when

@@ -16,7 +16,7 @@ import time
 
 import expected
 import netns
-from connections import MODES, PORTS, ConnectionLab, Kept
+from connections import INTERVAL_S, MODES, PORTS, ConnectionLab, Kept
 from lab import TABLE_SIZE
 from network import VIPS
 
@@ -26,6 +26,7 @@ FEWEST_USABLE = 3
 LEAST_CHANGES = 30
 LEAST_MOVED_SHARE = 0.2
 LEAST_BROKEN_UNTRACKED = 50
+LEAST_MESSAGES_SHARE = 0.5  # of those that there were time for
 LONGEST_PAUSE_SHARE = 0.01  # of the run, between two changes
 YOUNG_SHARE = 0.1      # of connections that are closed and opened anew all the time
 YOUNG_LIFETIME_S = 3
@@ -206,6 +207,7 @@ class Tally:
 class Result:
     changes: Changes
     tallies: dict  # by mode
+    messages_due: float  # in each mode
     flood_packets: int = 0
 
     def report(self):
@@ -240,6 +242,8 @@ class Result:
         if self.moved_share < LEAST_MOVED_SHARE:
             found.append(f"only {self.moved_share:.1%} of the slots moved")
         for mode, tally in self.tallies.items():
+            if tally.messages < self.messages_due * LEAST_MESSAGES_SHARE:
+                found.append(f"only {tally.messages} messages in mode {mode}")
             broken = tally.unexcused.total()
             if mode == "none" and broken < LEAST_BROKEN_UNTRACKED:
                 found.append(f"only {broken} untracked connections broke")
@@ -292,4 +296,4 @@ def run(make_lab, *, connections, seconds, seed, flood_rate=0, patience_s=10):
         tallies[mode] = Tally()
         for one in of_mode:
             tallies[mode].add(mode, one, changes)
-    return Result(changes, tallies, sent())
+    return Result(changes, tallies, connections * seconds / INTERVAL_S, sent())
