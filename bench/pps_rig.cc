@@ -3,12 +3,19 @@
 //   pps_rig make DIRECTORY [OPTIONS]   writes DIRECTORY/flows.pcap, a published tree whose backends
 //                                      are reached by port 1, and DIRECTORY/rig.json, which tells
 //                                      the twin what was published
+//   pps_rig publish DIRECTORY [OPTIONS] --per-s N
+//                                      until SIGTERM or SIGINT, publishes what `make` with the same
+//                                      options has published, each time with other weights and so
+//                                      with another table; prints how often and how long each took
 //   pps_rig count DIRECTORY            prints from the dataplane's report: time in ns, packets
-//                                      received and packets forwarded
+//                                      received, packets forwarded, and the generation in use
 #include <pcap/pcap.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -102,22 +109,26 @@ Json describe(const PoolBackend& backend) {
           {"mac", hex(record.next_hop_mac)}};
 }
 
+// The weight of a backend in a generation: one after the other weighs twice as much.
+uint32_t weight_of(const Options& options, uint32_t backend, uint64_t generation) {
+  return generation > 1 && generation % options.backends == backend ? 2 : 1;
+}
+
 // Writes one pool with its table; returns the checksum to publish it by.
-Checksum publish_pool(const Options& options, uint32_t number, Json& pools) {
+Checksum publish_pool(const Options& options, uint32_t number, uint64_t generation, Json& pools) {
   std::vector<PoolBackend> backends;
   std::vector<WeightedName> names;
+  std::map<std::string, uint32_t> indices;
   Json described = Json::array();
   for (uint32_t i = 0; i < options.backends; ++i) {
     backends.push_back(numbered_backend(options, number, i, number * options.backends + i));
-    names.push_back({backends.back().name, 1});
+    names.push_back({backends.back().name, weight_of(options, i, generation)});
+    indices[backends.back().name] = i;
     described.push_back(describe(backends.back()));
   }
   const MaglevTable table = value_of(build_maglev(names, kTableSize));
   std::vector<uint32_t> owner_backends;
-  for (const WeightedName& owner : table.owners) {
-    const auto found = std::ranges::find(backends, owner.name, &PoolBackend::name);
-    owner_backends.push_back(static_cast<uint32_t>(found - backends.begin()));
-  }
+  for (const WeightedName& owner : table.owners) owner_backends.push_back(indices.at(owner.name));
   const Image table_file = build_table_file(table);
   const Checksum table_name = value_of(check_table_file(table_file)).checksum;
   const Image pool_file =
@@ -135,14 +146,15 @@ std::string name_of(Encapsulation encapsulation) {
       ->first;
 }
 
-void publish(const Options& options) {
+// Returns what the twin must know.
+Json publish(const Options& options, uint64_t generation) {
   Json described = {{"hash_seed", kHashSeed}, {"table_size", kTableSize}};
   described["pools"] = Json::array();
   described["vips"] = Json::array();
   std::vector<PoolReference> pools(options.vips);
   std::vector<RootVip> vips;
   for (uint32_t v = 0; v < options.vips; ++v) {
-    pools[v].pool = publish_pool(options, v, described["pools"]);
+    pools[v].pool = publish_pool(options, v, generation, described["pools"]);
     vips.push_back(make_vip(fmt::format("vip{}", v), vip_address(options, v), vip_port(v),
                             VipProtocol::kTcp, v));
     vips.back().record.encapsulation = options.encapsulation;
@@ -154,8 +166,47 @@ void publish(const Options& options) {
                                  {"encapsulation", name_of(options.encapsulation)},
                                  {"gue_port", kGuePort}});
   }
-  write_file(options.directory / kRootFileName, build_root_file(1, kHashSeed, pools, vips));
-  std::ofstream(options.directory / "rig.json") << described.dump(1);
+  const fs::path aside = options.directory / "root.next";
+  write_file(aside, build_root_file(generation, kHashSeed, pools, vips));
+  fs::rename(aside, options.directory / kRootFileName);
+  return described;
+}
+
+// The dataplane may still be about to read what the last few generations use.
+void remove_old_files(const fs::path& directory) {
+  constexpr auto kKept = std::chrono::seconds(5);
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    if (entry.last_write_time() < fs::file_time_type::clock::now() - kKept) fs::remove(entry);
+  }
+}
+
+void publish_again_and_again(const Options& options, double per_s) {
+  using Clock = std::chrono::steady_clock;
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const auto interval = std::chrono::nanoseconds(static_cast<int64_t>(1e9 / per_s));
+  Clock::duration taken{};
+  Clock::time_point due = Clock::now();
+  uint64_t generation = 1;
+  for (;;) {
+    due += interval;
+    const auto left = std::max<int64_t>(0, std::chrono::nanoseconds(due - Clock::now()).count());
+    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
+    if (sigtimedwait(&signals, nullptr, &wait) >= 0) break;
+    const Clock::time_point start = Clock::now();
+    publish(options, ++generation);
+    taken += Clock::now() - start;
+    remove_old_files(options.directory / kTableDirectory);
+    remove_old_files(options.directory / kPoolDirectory);
+  }
+  const uint64_t publications = generation - 1;
+  fmt::print("{}\n", Json{{"publications", publications},
+                          {"mean_ms", std::chrono::duration<double, std::milli>(taken).count() /
+                                          static_cast<double>(std::max<uint64_t>(publications, 1))}}
+                         .dump());
 }
 
 // --- what is sent ----------------------------------------------------------------------------
@@ -228,8 +279,23 @@ void print_count(const fs::path& directory) {
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const Report report = value_of(check_report_file(std::as_bytes(std::span(text))));
   const auto forwarded = std::ranges::find(report.verdicts, "forwarded") - report.verdicts.begin();
-  fmt::print("{} {} {}\n", report.written_ns, report.workers.at(0).received.packets,
-             report.verdict_counts.at(static_cast<size_t>(forwarded)));  // of worker 0
+  fmt::print("{} {} {} {}\n", report.written_ns, report.workers.at(0).received.packets,
+             report.verdict_counts.at(static_cast<size_t>(forwarded)),  // of worker 0
+             report.workers.at(0).generation);
+}
+
+void add_options(CLI::App& command, Options& options) {
+  command.add_option("DIRECTORY", options.directory)->required();
+  command.add_option("--flows", options.flows, "one packet each")->check(CLI::PositiveNumber);
+  command.add_option("--vips", options.vips)->check(CLI::PositiveNumber);
+  command.add_option("--backends", options.backends, "of each VIP")->check(CLI::PositiveNumber);
+  command.add_option("--ip-lengths", options.ip_lengths, "bytes, in turn")
+      ->check(CLI::Range(40, 1500))
+      ->delimiter(',');
+  command.add_flag("--ipv6", options.ipv6, "IPv6 packets, to backends by IPv6");
+  command.add_option("--encapsulation", options.encapsulation)
+      ->transform(CLI::CheckedTransformer(kEncapsulations));
+  command.add_flag("--syn", options.syn, "TCP SYN rather than ACK");
 }
 
 int run(int argc, char** argv) {
@@ -237,23 +303,18 @@ int run(int argc, char** argv) {
   CLI::App app("Flows, tables and counts for bench/pps", "pps_rig");
   app.require_subcommand(1);
   CLI::App* const make = app.add_subcommand("make", "flows.pcap, a published tree, rig.json");
-  make->add_option("DIRECTORY", options.directory)->required();
-  make->add_option("--flows", options.flows, "one packet each")->check(CLI::PositiveNumber);
-  make->add_option("--vips", options.vips)->check(CLI::PositiveNumber);
-  make->add_option("--backends", options.backends, "of each VIP")->check(CLI::PositiveNumber);
-  make->add_option("--ip-lengths", options.ip_lengths, "bytes, in turn")
-      ->check(CLI::Range(40, 1500))
-      ->delimiter(',');
-  make->add_flag("--ipv6", options.ipv6, "IPv6 packets, to backends by IPv6");
-  make->add_option("--encapsulation", options.encapsulation)
-      ->transform(CLI::CheckedTransformer(kEncapsulations));
-  make->add_flag("--syn", options.syn, "TCP SYN rather than ACK");
+  CLI::App* const again = app.add_subcommand("publish", "publishes at a steady rate");
+  for (CLI::App* const command : {make, again}) add_options(*command, options);
+  double per_s = 1;
+  again->add_option("--per-s", per_s)->required()->check(CLI::PositiveNumber);
   CLI::App* const count = app.add_subcommand("count", "what the dataplane has counted");
   count->add_option("DIRECTORY", options.directory)->required();
   CLI11_PARSE(app, argc, argv);
   if (*make) {
-    publish(options);
+    std::ofstream(options.directory / "rig.json") << publish(options, 1).dump(1);
     write_flows(options);
+  } else if (*again) {
+    publish_again_and_again(options, per_s);
   } else {
     print_count(options.directory);
   }

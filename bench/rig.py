@@ -125,8 +125,8 @@ class Rig:
         return done
 
     @contextlib.contextmanager
-    def running(self, command, log_name="log"):
-        environment = dict(os.environ)
+    def running(self, command, log_name="log", **variables):
+        environment = os.environ | variables
         if self.case.new_flows:
             environment["LD_PRELOAD"] = str(self.built("bench/new_flows.so"))
         log = open(self.directory / log_name, "w+")
@@ -213,7 +213,8 @@ dataplane:
             return thread.run((now[1] - start[1]) / (now[0] - start[0]) * 1e9)
 
     def counts(self, process):
-        """From the dataplane's report: time in ns, packets received, packets forwarded."""
+        """From the dataplane's report: time in ns, packets received, packets forwarded, and the
+        generation in use."""
         deadline = time.monotonic() + 300
         while not (self.directory / "report").exists():
             if process.poll() is not None or time.monotonic() > deadline:
@@ -230,7 +231,7 @@ dataplane:
             start = self.counts(process)
             time.sleep(self.options.seconds)
             end = self.counts(process)
-            seconds, received, forwarded = (b - a for a, b in zip(start, end))
+            seconds, received, forwarded, _ = (b - a for a, b in zip(start, end))
             if forwarded == 0:
                 raise Failure(f"nothing was forwarded within {self.options.seconds} s")
             if received != forwarded:

@@ -20,7 +20,7 @@ FORBIDDEN = {
 MAY_USE_DPDK = re.compile(
     r"(dataplane|tests/dataplane|bench)/"
     r"(dataplane|environment|hugepage_memory|port|publication|worker)\w*\.(h|cc)|"
-    r"bench/(bare_loop|latency_generator|new_flows)\.cc")
+    r"bench/(bare_loop|burst_gaps|latency_generator|new_flows)\.cc")
 
 
 def complaint(file, included):
