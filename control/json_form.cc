@@ -38,9 +38,15 @@ ordered_json to_json(const std::string& name, const Vip& vip) {
                        {"encapsulation", to_text(vip.encapsulation)},
                        {"hash", to_text(vip.hash)},
                        {"fragments", to_text(vip.fragments)},
+                       {"tracking", to_text(vip.tracking)},
                        {"echo", echo_text(vip.flags)},
                        {"unserved_ports", unserved_ports_text(vip.flags)},
                        {"too_big", too_big_text(vip.flags)}};
+  if (vip.tracking != Tracking::kNone) {
+    form["idle"] = {{"tcp_s", vip.idle.tcp_s},
+                    {"tcp_closing_s", vip.idle.tcp_closing_s},
+                    {"udp_s", vip.idle.udp_s}};
+  }
   if (is_gue(vip.encapsulation)) {
     form["gue_port"] = vip.gue_port;
     form["outer_checksum"] = (vip.flags & kVipOuterChecksumZero) == 0;

@@ -383,6 +383,10 @@ void CommandLine::add_vip_commands() {
   field<bool>(add, "--outer-checksum", "/outer_checksum", "of gue and gue1 over IPv6");
   field<std::string>(add, "--hash", "/hash", "five_tuple or source");
   field<std::string>(add, "--fragments", "/fragments", "flow or address");
+  field<std::string>(add, "--tracking", "/tracking", "changed, full or none");
+  field<int64_t>(add, "--tcp-idle-s", "/idle/tcp_s", "after so long a TCP flow is forgotten");
+  field<int64_t>(add, "--tcp-closing-idle-s", "/idle/tcp_closing_s", "after a FIN or RST");
+  field<int64_t>(add, "--udp-idle-s", "/idle/udp_s", "likewise of UDP");
   field<std::string>(add, "--echo", "/echo", "answer or kernel");
   field<std::string>(add, "--unserved-ports", "/unserved_ports", "drop or kernel");
   field<std::string>(add, "--too-big", "/too_big", "report or fragment");

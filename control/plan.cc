@@ -216,6 +216,7 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
   std::vector<RootVip> root_vips;
   for (const auto& [name, vip] : vips) {
     RootVip root_vip{name, {}};
+    const IdleTimes idle = vip.tracking == Tracking::kNone ? IdleTimes{0, 0, 0} : vip.idle;
     root_vip.record = {.address = to_record(vip.prefix.address),
                        .family = family_of(vip.prefix.address),
                        .prefix_length = vip.prefix.length,
@@ -228,10 +229,10 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
                        .port = vip.port,
                        .gue_port = vip.gue_port,
                        .pool = pool_indices.at(vip.pool),
-                       .tcp_idle_s = 0,
-                       .tcp_closing_idle_s = 0,
-                       .udp_idle_s = 0,
-                       .tracking = Tracking::kNone,
+                       .tcp_idle_s = idle.tcp_s,
+                       .tcp_closing_idle_s = idle.tcp_closing_s,
+                       .udp_idle_s = idle.udp_s,
+                       .tracking = vip.tracking,
                        .zero = {}};
     root_vips.push_back(std::move(root_vip));
   }

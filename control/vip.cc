@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -22,6 +23,8 @@ constexpr Choice<Encapsulation> kEncapsulations[] = {{"ipip", Encapsulation::kIp
                                                      {"l2", Encapsulation::kLayer2}};
 constexpr Choice<FragmentPolicy> kFragmentPolicies[] = {{"flow", FragmentPolicy::kFlow},
                                                         {"address", FragmentPolicy::kAddress}};
+constexpr Choice<Tracking> kTrackings[] = {
+    {"none", Tracking::kNone}, {"full", Tracking::kFull}, {"changed", Tracking::kChanged}};
 constexpr Choice<uint8_t> kEchoes[] = {{"answer", 0}, {"kernel", kVipEchoToKernel}};
 constexpr Choice<uint8_t> kUnservedPorts[] = {{"drop", 0}, {"kernel", kVipUnservedToKernel}};
 constexpr Choice<uint8_t> kTooBig[] = {{"report", 0}, {"fragment", kVipFragmentTooBig}};
@@ -49,6 +52,29 @@ void read_gue(const YamlCursor& cursor, Vip& vip) {
   }
 }
 
+// What is not told follows what is, so that a short time for the one protocol that a VIP has is not
+// outlasted by a default of the other.
+void read_idle(const YamlCursor& cursor, Vip& vip) {
+  if (vip.tracking == Tracking::kNone) {
+    if (cursor.exists()) cursor.fail("is a setting of tracking full and changed alone");
+    return;
+  }
+  cursor.only_keys({"tcp_s", "tcp_closing_s", "udp_s"});
+  IdleTimes& idle = vip.idle;
+  const auto read = [&](std::string_view name, uint32_t fallback_s) {
+    return read_number(cursor.optional(name), 1, kMaxFlowIdle_s, fallback_s);
+  };
+  if (vip.protocol == VipProtocol::kUdp) {
+    idle.udp_s = read("udp_s", idle.udp_s);
+    idle.tcp_s = read("tcp_s", idle.udp_s);
+  } else {
+    const bool only_tcp = vip.protocol == VipProtocol::kTcp;
+    idle.tcp_s = read("tcp_s", idle.tcp_s);
+    idle.udp_s = read("udp_s", only_tcp ? std::min(idle.udp_s, idle.tcp_s) : idle.udp_s);
+  }
+  idle.tcp_closing_s = read("tcp_closing_s", std::min(idle.tcp_closing_s, idle.tcp_s));
+}
+
 // The protocols of which there is a VIP for each.
 std::vector<VipProtocol> protocols_of(const Vip& vip) {
   if (vip.protocol != VipProtocol::kTcpAndUdp) return {vip.protocol};
@@ -74,6 +100,9 @@ std::string_view to_text(Encapsulation encapsulation) {
 std::string_view to_text(FragmentPolicy fragments) {
   return text_of(fragments, kFragmentPolicies);
 }
+std::string_view to_text(Tracking tracking) {
+  return text_of(tracking, kTrackings);
+}
 std::string_view echo_text(uint8_t flags) {
   return flag_text(flags, kEchoes);
 }
@@ -86,7 +115,8 @@ std::string_view too_big_text(uint8_t flags) {
 
 Named<Vip> read_vip(const YamlCursor& cursor) {
   cursor.only_keys({"name", "address", "protocol", "port", "pool", "encapsulation", "gue_port",
-                    "outer_checksum", "hash", "fragments", "echo", "unserved_ports", "too_big"});
+                    "outer_checksum", "hash", "fragments", "tracking", "idle", "echo",
+                    "unserved_ports", "too_big"});
   Vip vip;
   std::string name = read_name(cursor);
   vip.prefix = read_prefix(cursor.required("address"));
@@ -100,6 +130,8 @@ Named<Vip> read_vip(const YamlCursor& cursor) {
       read_choice(cursor.optional("encapsulation"), kEncapsulations, vip.encapsulation);
   vip.hash = read_choice(cursor.optional("hash"), kHashes, vip.hash);
   vip.fragments = read_choice(cursor.optional("fragments"), kFragmentPolicies, vip.fragments);
+  vip.tracking = read_choice(cursor.optional("tracking"), kTrackings, vip.tracking);
+  read_idle(cursor.optional("idle"), vip);
   vip.flags |= read_flag(cursor.optional("echo"), kEchoes);
   vip.flags |= read_flag(cursor.optional("unserved_ports"), kUnservedPorts);
   vip.flags |= read_flag(cursor.optional("too_big"), kTooBig);
@@ -187,11 +219,13 @@ std::optional<VipSet::Clash> VipSet::find_disagreement(const Vip& vip,
   if (!same_protocol) return std::nullopt;
   if (vip.fragments != other.fragments) return differ("fragments", kOfProtocol);
   if (vip.fragments != FragmentPolicy::kAddress) return std::nullopt;
-  const std::array<std::pair<std::string_view, bool>, 6> settings = {{
+  const std::array<std::pair<std::string_view, bool>, 8> settings = {{
       {"pool", vip.pool == other.pool},
       {"encapsulation", vip.encapsulation == other.encapsulation},
       {"hash", vip.hash == other.hash},
       {"gue_port", vip.gue_port == other.gue_port},
+      {"tracking", vip.tracking == other.tracking},
+      {"idle", vip.tracking == Tracking::kNone || vip.idle == other.idle},
       {"too_big", too_big_text(vip.flags) == too_big_text(other.flags)},
       {"outer_checksum", vip.flags == other.flags},  // the flag left over
   }};

@@ -28,6 +28,14 @@ using ByName = std::map<std::string, T, std::less<>>;
 template <typename T>
 using Named = std::pair<std::string, T>;
 
+// After how long without a packet a flow is forgotten.
+struct IdleTimes {
+  uint32_t tcp_s = 900;
+  uint32_t tcp_closing_s = 60;  // of TCP, once a FIN or RST has passed
+  uint32_t udp_s = 120;
+  bool operator==(const IdleTimes&) const = default;
+};
+
 struct Vip {
   Prefix prefix;
   VipProtocol protocol = VipProtocol::kTcp;
@@ -38,6 +46,8 @@ struct Vip {
   HashPolicy hash = HashPolicy::kFiveTuple;
   FragmentPolicy fragments = FragmentPolicy::kFlow;
   uint8_t flags = 0;  // VipFlag
+  Tracking tracking = Tracking::kChanged;
+  IdleTimes idle;  // of no meaning where nothing is tracked
   Source source = Source::kFile;
   bool operator==(const Vip&) const = default;
 };
@@ -50,6 +60,7 @@ std::string_view to_text(VipProtocol protocol);
 std::string_view to_text(HashPolicy hash);
 std::string_view to_text(Encapsulation encapsulation);
 std::string_view to_text(FragmentPolicy fragments);
+std::string_view to_text(Tracking tracking);
 // What the flags say, in the words of the settings of these names.
 std::string_view echo_text(uint8_t flags);
 std::string_view unserved_ports_text(uint8_t flags);

@@ -157,9 +157,11 @@ TEST_F(ApiTest, AVipOfEveryKindIsAddedAndShown) {
                     {"encapsulation", "gue"},
                     {"hash", "source"},
                     {"fragments", "address"},
+                    {"tracking", "changed"},
                     {"echo", "kernel"},
                     {"unserved_ports", "kernel"},
                     {"too_big", "fragment"},
+                    {"idle", {{"tcp_s", 300}, {"tcp_closing_s", 10}, {"udp_s", 40}}},
                     {"gue_port", 6081},
                     {"outer_checksum", false}};
   EXPECT_EQ(call("POST", "/v1/vips", vip.dump()).status, 201u);

@@ -51,7 +51,8 @@ TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
            "\"2001:DB8:0::/64\", protocol: tcp_and_udp, port: any, pool: plain, encapsulation: "
            "gue1, "
            "gue_port: 6081, outer_checksum: false, hash: source, fragments: address, echo: kernel, "
-           "unserved_ports: kernel, too_big: fragment"),
+           "unserved_ports: kernel, too_big: fragment, tracking: full, "
+           "idle: {tcp_s: 7200, tcp_closing_s: 5, udp_s: 30}"),
       "maglev.yaml");
   ASSERT_TRUE(configuration) << configuration.error().front();
   const Vip& plain = configuration->vips.at("web-http");
@@ -61,6 +62,8 @@ TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
   EXPECT_EQ(plain.gue_port, 0);
   EXPECT_EQ(plain.fragments, FragmentPolicy::kFlow);
   EXPECT_EQ(plain.flags, 0);
+  EXPECT_EQ(plain.tracking, Tracking::kChanged);
+  EXPECT_EQ(plain.idle, (IdleTimes{900, 60, 120}));
   const Vip& full = configuration->vips.at("dns");
   EXPECT_EQ(to_text(full.prefix), "2001:db8::/64") << "the canonical form";
   EXPECT_EQ(full.protocol, VipProtocol::kTcpAndUdp);
@@ -68,6 +71,24 @@ TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
   EXPECT_EQ(full.gue_port, 6081);
   EXPECT_EQ(full.fragments, FragmentPolicy::kAddress);
   EXPECT_EQ(full.flags, kVipAllFlags);
+  EXPECT_EQ(full.tracking, Tracking::kFull);
+  EXPECT_EQ(full.idle, (IdleTimes{7200, 5, 30}));
+}
+
+TEST(Configuration, IdleTimesNotToldOutlastNoneThatIs) {
+  const auto idle_of = [](const std::string& protocol, const std::string& idle) {
+    const auto configuration = read_configuration(
+        with("protocol: udp, port: 53", "protocol: " + protocol + ", port: 53" + idle),
+        "maglev.yaml");
+    EXPECT_TRUE(configuration) << configuration.error().front();
+    return configuration->vips.at("dns").idle;
+  };
+  EXPECT_EQ(idle_of("udp", ""), (IdleTimes{120, 60, 120}));
+  EXPECT_EQ(idle_of("udp", ", idle: {udp_s: 30}"), (IdleTimes{30, 30, 30}));
+  EXPECT_EQ(idle_of("udp", ", idle: {tcp_s: 50}"), (IdleTimes{50, 50, 120}));
+  EXPECT_EQ(idle_of("tcp", ", idle: {tcp_s: 50}"), (IdleTimes{50, 50, 50}));
+  EXPECT_EQ(idle_of("tcp", ", idle: {tcp_s: 50, udp_s: 300}"), (IdleTimes{50, 50, 300}));
+  EXPECT_EQ(idle_of("tcp_and_udp", ", idle: {tcp_s: 50}"), (IdleTimes{50, 50, 120}));
 }
 
 TEST(Configuration, ControlListensWhereItIsTold) {
@@ -189,6 +210,15 @@ INSTANTIATE_TEST_SUITE_P(
                 "vips[0].outer_checksum: is a setting of encapsulation gue and gue1 alone"},
         Mistake{"GuePortZero", "port: 80, pool: web",
                 "port: 80, pool: web, encapsulation: gue, gue_port: 0", "from 1 to 65535"},
+        Mistake{"UnknownTracking", "port: 80, pool: web", "port: 80, pool: web, tracking: some",
+                "expected none or full or changed, found 'some'"},
+        Mistake{"IdleOfNothing", "port: 80, pool: web",
+                "port: 80, pool: web, tracking: none, idle: {tcp_s: 9}",
+                "vips[0].idle: is a setting of tracking full and changed alone"},
+        Mistake{"IdleZero", "port: 80, pool: web", "port: 80, pool: web, idle: {tcp_s: 0}",
+                "from 1 to 604800"},
+        Mistake{"IdleUnknown", "port: 80, pool: web", "port: 80, pool: web, idle: {tcp: 9}",
+                "vips[0].idle"},
         Mistake{"UnknownTooBig", "port: 80, pool: web", "port: 80, pool: web, too_big: truncate",
                 "expected report or fragment, found 'truncate'"},
         Mistake{"EchoesThatDiffer", "port: 80, pool: web", "port: 80, pool: web, echo: kernel",

@@ -172,13 +172,15 @@ TEST_F(MaglevctlTest, AddsShowsAndRemovesAVip) {
   shown(
       "vip add six --address 2001:db8::/64 --protocol tcp_and_udp --port 443 --pool web "
       "--encapsulation gue --gue-port 6081 --outer-checksum false --fragments address "
+      "--tracking full --tcp-idle-s 300 --tcp-closing-idle-s 10 --udp-idle-s 40 "
       "--echo kernel --unserved-ports kernel --too-big fragment");
   const std::string six = shown("vip show six");
   for (const char* line :
        {"address        2001:db8::/64\n", "protocol       tcp_and_udp\n", "port           443\n",
         "encapsulation  gue\n", "gue_port       6081\n", "outer_checksum false\n",
         "fragments      address\n", "echo           kernel\n", "unserved_ports kernel\n",
-        "too_big        fragment\n"}) {
+        "too_big        fragment\n", "tracking       full\n",
+        "idle           {\"tcp_s\":300,\"tcp_closing_s\":10,\"udp_s\":40}\n"}) {
     EXPECT_NE(six.find(line), std::string::npos) << line << six;
   }
   shown("vip remove six");

@@ -218,7 +218,11 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   vip.prefix = *parse_prefix("198.51.100.10");
   vip.port = 80;
   vip.pool = "web";
-  const auto file = plan_root(5, 42, pools, {{"web-http", vip}});
+  vip.idle = {50, 6, 7};
+  Vip untracked = vip;
+  untracked.port = 81;
+  untracked.tracking = Tracking::kNone;
+  const auto file = plan_root(5, 42, pools, {{"web-http", vip}, {"web-other", untracked}});
   const auto root = check_root_file(file);
   ASSERT_TRUE(root) << root.error();
   EXPECT_EQ(root->generation, 5u);
@@ -226,6 +230,12 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   EXPECT_EQ(root->pools[0].pool, pools.at("web").pool);
   EXPECT_EQ(root->vips[0].port, 80);
   EXPECT_EQ(root->vips[0].pool, 0u);
+  EXPECT_EQ(root->vips[0].tracking, Tracking::kChanged);
+  EXPECT_EQ(root->vips[0].tcp_idle_s, 50u);
+  EXPECT_EQ(root->vips[0].tcp_closing_idle_s, 6u);
+  EXPECT_EQ(root->vips[0].udp_idle_s, 7u);
+  EXPECT_EQ(root->vips[1].tracking, Tracking::kNone);
+  EXPECT_EQ(root->vips[1].tcp_idle_s, 0u);
 }
 
 TEST(Numbering, ABackendKeepsItsIndexAndANewOneTakesTheLowestFree) {

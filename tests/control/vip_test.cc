@@ -98,6 +98,8 @@ TEST(VipSet, VipsOfOneAddressAndProtocolAgreeInWhereFragmentsGo) {
       refused_for("encapsulation", [](Vip& bad) { bad.encapsulation = Encapsulation::kGre; }));
   EXPECT_TRUE(refused_for("hash", [](Vip& bad) { bad.hash = HashPolicy::kSource; }));
   EXPECT_TRUE(refused_for("gue_port", [](Vip& bad) { bad.gue_port = 6081; }));
+  EXPECT_TRUE(refused_for("tracking", [](Vip& bad) { bad.tracking = Tracking::kFull; }));
+  EXPECT_TRUE(refused_for("idle", [](Vip& bad) { bad.idle.udp_s = 7; }));
   EXPECT_TRUE(refused_for("too_big", [](Vip& bad) { bad.flags = kVipFragmentTooBig; }));
   EXPECT_TRUE(refused_for("outer_checksum", [](Vip& bad) { bad.flags = kVipOuterChecksumZero; }));
 }
@@ -126,6 +128,8 @@ TEST(VipSet, AgreesWithTheCheckOfThePublishedRoot) {
       if (random() % 6 == 0) next.hash = HashPolicy::kSource;
       if (random() % 3 == 0) next.fragments = FragmentPolicy::kAddress;
       if (random() % 4 == 0) next.flags = static_cast<uint8_t>(random() % (kVipAllFlags + 1));
+      if (random() % 6 == 0) next.tracking = Tracking::kNone;
+      if (random() % 6 == 0) next.idle.tcp_closing_s = 1;
       const std::string name = fmt::format("v{}", i);
       published.insert_or_assign(name, next);
       const auto file = plan_root(1, 1, pools, published);
@@ -173,6 +177,8 @@ TEST(Vip, WhatIsWrittenAsJsonIsReadAsTheSame) {
     written.encapsulation = encapsulation;
     written.flags = kVipEchoToKernel | kVipFragmentTooBig;
     written.fragments = FragmentPolicy::kAddress;
+    written.tracking = encapsulation == Encapsulation::kGre ? Tracking::kNone : Tracking::kFull;
+    if (written.tracking != Tracking::kNone) written.idle = {1, 2, 3};
     if (is_gue(encapsulation)) {
       written.gue_port = 6081;
       written.flags |= kVipOuterChecksumZero;

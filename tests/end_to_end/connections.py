@@ -15,8 +15,8 @@ import reference
 from lab import HASH_SEED, TABLE_SIZE, Lab
 from network import CLIENT_ADDRESSES, VIPS
 
-# What is set for the VIP of a mode. Of a VIP without any setting the slot decides alone.
-MODES = {"none": {}}
+# What is set for the VIP of a mode.
+MODES = {"none": {"tracking": "none"}}
 PORTS = {mode: 7001 + n for n, mode in enumerate(MODES)}
 HEALTH_PORT = 7000
 TCP = 6
