@@ -186,7 +186,10 @@ void run(const std::string& what, const char* directory, const char* pcap) {
   HugePages huge_pages;
   std::pmr::monotonic_buffer_resource tables(&huge_pages);
   const std::vector<PortFacts> ports(2, PortFacts{{2, 0, 0, 0, 0, 1}, 1500});
-  Adopter adopter(directory, {}, ports, counting.vip_places, counting.backend_places, &tables);
+  std::vector<PoolNumberRecord> number_records(kMaxTrackedPools);
+  PoolNumbers numbers(number_records);
+  Adopter adopter(directory, {}, ports, counting.vip_places, counting.backend_places, numbers,
+                  &tables);
   const auto snapshot = adopter.poll();
   if (snapshot == nullptr) throw std::runtime_error(adopter.last_refusal());
   Alone alone{read_frames(pcap), snapshot.get(), counting.counters};

@@ -25,6 +25,7 @@ HEADROOM = 128  # RTE_PKTMBUF_HEADROOM
 SAMPLE = 1 << 16  # packets compared with the twin's
 AGREEMENT = 0.10  # of the bare loop's two runs in a round that counts
 WARM_UP_S = 1
+HUGEPAGES = "hugepages"  # where the flow tables lie
 
 
 class Failure(Exception):
@@ -59,6 +60,16 @@ class Case:
         tables_mib = self.vips * 65537 * 4 >> 20
         ring_mib = 2 * self.flows * 8 >> 20  # in which the device keeps the packets of the file
         return ((self.buffers * buffer_bytes >> 20) + tables_mib + ring_mib + 256) // 2 * 2  # pages
+
+
+    @property
+    def flow_entries(self):
+        """Twice as many as flows, for tables that are half full."""
+        return max(1 << 17, 2 * self.flows)
+
+    @property
+    def flow_mib(self):
+        return self.flow_entries * 16 // (1 << 20) + 4  # a header comes before the tables
 
 
 @dataclasses.dataclass
@@ -181,6 +192,8 @@ dataplane:
   memory_mib: {self.case.memory_mib}
   packet_buffers: {self.case.buffers}
   packet_buffer_bytes: {self.case.buffer_bytes}
+  flow_entries: {self.case.flow_entries}
+  flow_store: {self.directory / HUGEPAGES / "flows"}
   ports:
     - {{name: in, device: "{devices[0]}"}}
     - {{name: out, device: "{devices[1]}", queues: 0}}
@@ -313,16 +326,27 @@ dataplane:
 
 
 @contextlib.contextmanager
+def hugetlbfs(directory):
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "hugetlbfs", "none", directory], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+@contextlib.contextmanager
 def prepared(options, case, programs_at_once=1):
     """A rig for the case, and the hugepages that its programs need. Told to stop, it still ends the
     programs and gives the hugepages back."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="maglev-bench-") as path:
         directory = pathlib.Path(path)
-        note = directory / "hugepages"
+        note = directory / "hugepages-added"
         try:
-            hugepages.provide(programs_at_once * case.memory_mib, note)
-            yield Rig(options, case, directory)
+            hugepages.provide(programs_at_once * case.memory_mib + case.flow_mib, note)
+            with hugetlbfs(directory / HUGEPAGES):
+                yield Rig(options, case, directory)
         finally:
             hugepages.give_back(note)
 

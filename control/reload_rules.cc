@@ -34,6 +34,8 @@ std::vector<std::string_view> find_waiting(const DataplaneSettings& now,
   compare(&DataplaneSettings::packet_buffers, "packet_buffers");
   compare(&DataplaneSettings::packet_buffer_bytes, "packet_buffer_bytes");
   compare(&DataplaneSettings::icmp_answers_per_second, "icmp_answers_per_second");
+  compare(&DataplaneSettings::flow_entries, "flow_entries");
+  compare(&DataplaneSettings::flow_store, "flow_store");
   compare(&DataplaneSettings::steering_program, "steering_program");
   compare(&DataplaneSettings::eal_options, "eal_options");
   return waiting;

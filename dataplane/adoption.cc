@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "dataplane/file_descriptor.h"
+#include "tables/boot_time.h"
 
 namespace maglev {
 namespace {
@@ -113,10 +114,19 @@ std::expected<std::shared_ptr<const Snapshot>, std::string> Adopter::adopt(const
         fmt::format("root: generation {} after generation {}", root.generation, generation_));
   }
   std::vector<Pool> pools;
+  std::vector<uint16_t> numbers;
   for (uint32_t p = 0; p < root.pools.size(); ++p) {
     const auto pool = load_pool(root.pools[p], ways_of_pool(root, p));
     if (!pool) return std::unexpected(pool.error());
     pools.push_back(*pool);
+    const auto number = pool_numbers_.take((*pool)->name, boot_time_ns());
+    if (!number) {
+      return std::unexpected(fmt::format(
+          "root: there are {} pools, with those that flows may still be remembered of; that is all "
+          "that can be told apart",
+          kMaxTrackedPools));
+    }
+    numbers.push_back(*number);
   }
   std::vector<CounterHold> counters;
   for (std::string_view name : root.vip_names) {
@@ -125,7 +135,15 @@ std::expected<std::shared_ptr<const Snapshot>, std::string> Adopter::adopt(const
       return std::unexpected("root: there are more VIPs than counters for them");
     }
   }
-  return build_snapshot(root, std::move(pools), std::move(counters), memory_);
+  return build_snapshot(root, std::move(pools), numbers, std::move(counters), memory_);
+}
+
+void Adopter::retain_numbers(const Snapshot& snapshot) {
+  std::vector<PoolNumbers::InUse> in_use;
+  for (const TrackedPool& pool : snapshot.tracked_pools()) {
+    in_use.push_back({pool.number, pool.idle.longest_ns()});
+  }
+  pool_numbers_.retain(in_use, boot_time_ns());
 }
 
 std::shared_ptr<const Snapshot> Adopter::poll() {
@@ -166,6 +184,7 @@ std::shared_ptr<const Snapshot> Adopter::poll() {
     refuse(root->checksum, snapshot.error());
     return nullptr;
   }
+  retain_numbers(**snapshot);
   last_status_ = status;
   last_root_ = root->checksum;
   ports_changed_ = false;

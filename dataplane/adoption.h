@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dataplane/counter_registry.h"
+#include "dataplane/pool_numbers.h"
 #include "dataplane/snapshot.h"
 #include "tables/boot_id.h"
 #include "tables/published.h"
@@ -31,12 +32,13 @@ class Adopter {
   // snapshot.
   Adopter(std::string directory, const BootId& boot, std::vector<PortFacts> ports,
           CounterRegistry& vip_counters, CounterRegistry& backend_counters,
-          std::pmr::memory_resource* memory)
+          PoolNumbers& pool_numbers, std::pmr::memory_resource* memory)
       : directory_(std::move(directory)),
         boot_(boot),
         ports_(std::move(ports)),
         vip_counters_(vip_counters),
         backend_counters_(backend_counters),
+        pool_numbers_(pool_numbers),
         memory_(memory) {}
 
   // Reads the root unless it is the very file last adopted, and what it names that is not in memory
@@ -54,6 +56,7 @@ class Adopter {
   using Pool = std::shared_ptr<const PoolImage>;
 
   std::expected<std::shared_ptr<const Snapshot>, std::string> adopt(const RootView& root);
+  void retain_numbers(const Snapshot& snapshot);
   // With at least these ways.
   std::expected<Pool, std::string> load_pool(const PoolReference& reference,
                                              const std::set<Way>& ways);
@@ -68,6 +71,7 @@ class Adopter {
   std::vector<PortFacts> ports_;
   CounterRegistry& vip_counters_;
   CounterRegistry& backend_counters_;
+  PoolNumbers& pool_numbers_;
   std::pmr::memory_resource* memory_;
   std::map<PoolReference, std::weak_ptr<const PoolImage>> pools_;  // those that some snapshot holds
   struct stat last_status_ {};                                     // of the root file last adopted

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 
+#include "dataplane/flow_memory.h"
 #include "dataplane/fragments.h"
 #include "dataplane/outbox.h"
 #include "dataplane/snapshot.h"
+#include "dataplane/track.h"
 #include "dataplane/verdict.h"
 
 namespace maglev {
@@ -20,6 +22,22 @@ inline constexpr uint32_t kRequiredHeadroom = kIpv6Block - kEthernetHeaderLength
 enum class BurstSource : uint8_t { kDevice, kHold, kWorker };
 
 inline constexpr int32_t kNoTag = -1;
+
+// What tracking needs of a packet that fixed offsets cannot read.
+struct UncommonFlow {
+  uint64_t second_hash = 0;  // FlowIdentity::second
+  PacketKind kind = PacketKind::kData;
+  uint8_t opening = 0;  // TrackedPacket::opening
+  // An ICMP error or a later fragment: it follows its flow, wherever that is remembered.
+  bool only_follows = false;
+};
+
+// A packet whose slot alone does not decide.
+struct TrackedFlow {
+  SlotView slot;
+  TrackedPacket packet;
+  bool only_follows = false;  // see UncommonFlow
+};
 
 // Arrays run parallel: entry i of each belongs to packet i.
 struct Burst {
@@ -51,11 +69,15 @@ struct Burst {
   const BackendEntry* backend[kMaxBurst];  // null while no backend is known
 
   uint32_t uncommon_count = 0;
-  uint16_t uncommon[kMaxBurst];  // numbers of the packets that fixed offsets cannot read
-  bool undeliverable = false;    // some packet cannot go on as it is: too big, no hop left
+  uint16_t uncommon[kMaxBurst];           // numbers of the packets that fixed offsets cannot read
+  bool undeliverable = false;             // some packet cannot go on as it is: too big, no hop left
+  UncommonFlow uncommon_flow[kMaxBurst];  // of those that are uncommon
+  uint32_t tracked_count = 0;
+  uint16_t tracked[kMaxBurst];          // numbers of the packets whose slot alone does not decide
+  TrackedFlow tracked_flow[kMaxBurst];  // parallel to tracked
 };
 
-// What a worker keeps between bursts for the uncommon packets.
+// What a worker keeps between bursts.
 struct PathState {
   PathState(uint32_t worker_number, uint32_t worker_count, uint64_t answers_per_second,
             Outbox::Allocate allocate, void* context, std::pmr::memory_resource* memory)
@@ -73,6 +95,7 @@ struct PathState {
   RateLimit echo_limit;
   Outbox outbox;
   FragmentTable fragments;
+  FlowMemory flows;              // set by the owner; without it nothing is remembered
   uint16_t next_identification;  // of the parts of a packet that had none of its own
   // Since the last count: ICMP errors that were owed and not sent.
   uint32_t errors_limited = 0;

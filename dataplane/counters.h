@@ -50,6 +50,18 @@ struct FlowCounters {
   TrafficCounters dropped;
 };
 
+// Packets whose slot is not settled, or whose VIP tracks every flow.
+struct TrackingCounters {
+  Counter known;              // packets of remembered flows
+  Counter unknown;            // of others
+  Counter inherited;          // of these, sent to the fallback as part of an older flow
+  Counter moved;              // remembered, but their backend serves no more
+  Counter reused_ports;       // SYNs that opened another flow of the same ports
+  Counter found_elsewhere;    // remembered by another worker, or by one of before
+  Counter openings_unstored;  // SYNs for which there was no room
+  Counter others_unstored;    // packets of other flows, likewise
+};
+
 struct alignas(64) WorkerCounters {
   Counter sequence;    // odd while the worker is counting a burst
   Counter generation;  // of the snapshot used last
@@ -68,8 +80,9 @@ struct alignas(64) WorkerCounters {
   Counter originated_lost;                       // that found no room in the transmit ring
   Counter errors_limited;                        // ICMP errors beyond the rate
   Counter errors_unbuffered;                     // for which there was no packet buffer
-  FlowCounters* vips = nullptr;                  // indexed by VipEntry::counter
-  FlowCounters* backends = nullptr;              // indexed by BackendEntry::counter
+  TrackingCounters tracking;
+  FlowCounters* vips = nullptr;      // indexed by VipEntry::counter
+  FlowCounters* backends = nullptr;  // indexed by BackendEntry::counter
 };
 
 // The burst's part of WorkerCounters as plain numbers.

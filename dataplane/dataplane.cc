@@ -6,18 +6,20 @@
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include <fmt/format.h>
 #include <rte_mbuf.h>
 #include <rte_ring.h>
 #include <spdlog/spdlog.h>
 
+#include "dataplane/environment.h"
+#include "tables/boot_time.h"
 #include "tables/counted.h"
 
 namespace maglev {
@@ -29,12 +31,6 @@ constexpr uint64_t kPortCheckInterval_ns = 1000 * kMillisecond;
 // How often the main thread looks whether workers have moved on; and how long it sleeps otherwise.
 constexpr int kWaitingForWorkers_ms = 1;
 constexpr int kIdle_ms = 50;
-
-uint64_t boottime_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 std::vector<SteeredVip> steered_vips(const Snapshot* snapshot) {
   std::vector<SteeredVip> vips;
@@ -75,16 +71,19 @@ rte_mempool* make_packet_buffers(const DataplaneSettings& settings) {
 
 }  // namespace
 
-Dataplane::Dataplane(const DataplaneSettings& settings, const BootId& boot)
+Dataplane::Dataplane(const DataplaneSettings& settings, const BootId& boot,
+                     std::unique_ptr<FlowStore> flows)
     : settings_(settings),
       memory_(static_cast<int>(rte_lcore_to_socket_id(settings.cores.front().lcore))),
       vip_counters_(kMaxCountedVips,
                     [this](uint32_t i) { clear_counters(&WorkerCounters::vips, i); }),
       backend_counters_(kMaxCountedBackends,
                         [this](uint32_t i) { clear_counters(&WorkerCounters::backends, i); }),
+      flows_(std::move(flows)),
       snapshots_(settings.total_queues()),
-      adopter_(settings.directory, boot, {}, vip_counters_, backend_counters_, &memory_),
-      started_ns_(boottime_ns()) {}
+      adopter_(settings.directory, boot, {}, vip_counters_, backend_counters_,
+               flows_->pool_numbers(), &memory_),
+      started_ns_(boot_time_ns()) {}
 
 Dataplane::~Dataplane() {
   stop_ = true;
@@ -103,7 +102,11 @@ std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
     const DataplaneSettings& settings, const std::string& steering_program) {
   const auto boot = read_boot_id();
   if (!boot) return std::unexpected(boot.error());
-  std::unique_ptr<Dataplane> dataplane(new Dataplane(settings, *boot));
+  auto flows =
+      FlowStore::open(flow_store_path(settings), {settings.total_queues(), settings.flow_entries},
+                      *boot, boot_time_ns());
+  if (!flows) return std::unexpected(flows.error());
+  std::unique_ptr<Dataplane> dataplane(new Dataplane(settings, *boot, *std::move(flows)));
   // The first snapshot comes before the ports start: the guard in front of the kernel must know the
   // VIPs before the stale steering program goes.
   if (auto ok = dataplane->find_ports(); !ok) return std::unexpected(ok.error());
@@ -113,6 +116,10 @@ std::expected<std::unique_ptr<Dataplane>, std::string> Dataplane::create(
   }
   if (auto ok = dataplane->start_ports(); !ok) return std::unexpected(ok.error());
   if (auto ok = dataplane->make_workers(); !ok) return std::unexpected(ok.error());
+  if (const std::string& why = dataplane->flows_->not_kept(); !why.empty()) {
+    spdlog::warn("flows remembered before are not kept: {}", why);
+  }
+  spdlog::info("{} kept from before", counted(dataplane->flows_->kept(), "flow"));
   return dataplane;
 }
 
@@ -180,9 +187,10 @@ std::expected<std::vector<rte_ring*>, std::string> make_inboxes(const DataplaneS
 std::expected<void, std::string> Dataplane::make_workers() {
   auto inboxes = make_inboxes(settings_);
   if (!inboxes) return std::unexpected(inboxes.error());
-  const WorkerSurroundings surroundings{snapshots_, stop_,
-                                        buffers_,   *std::move(inboxes),
-                                        &memory_,   settings_.icmp_answers_per_second};
+  const WorkerSurroundings surroundings{snapshots_,      stop_,
+                                        buffers_,        *std::move(inboxes),
+                                        &memory_,        settings_.icmp_answers_per_second,
+                                        flows_->shared()};
   uint32_t number = 0;
   for (uint32_t p = 0; p < ports_.size(); ++p) {
     for (uint32_t q = 0; q < ports_[p].receive_queues(); ++q, ++number) {
@@ -250,7 +258,8 @@ void Dataplane::tick() {
   snapshots_.reclaim();
   adopt();
   if (publication_pending_ && all_workers_use_current()) finish_publication();
-  const uint64_t now_ns = boottime_ns();
+  const uint64_t now_ns = boot_time_ns();
+  look_after_flows(now_ns);
   if (now_ns >= next_port_check_ns_) {
     check_ports();
     next_port_check_ns_ = now_ns + kPortCheckInterval_ns;
@@ -274,6 +283,12 @@ void Dataplane::adopt() {
 }
 
 void Dataplane::publish(std::shared_ptr<const Snapshot> snapshot) {
+  flows_->use_seed(snapshot->hash_seed(), snapshots_.owner() != nullptr);
+  uint64_t longest_idle_ns = 0;
+  for (const TrackedPool& pool : snapshot->tracked_pools()) {
+    longest_idle_ns = std::max(longest_idle_ns, pool.idle.longest_ns());
+  }
+  flows_->set_longest_idle(longest_idle_ns);
   const std::vector<SteeredVip> vips = steered_vips(snapshot.get());
   for (SteeredPort& steered : steered_) {
     if (auto ok = steered.steering.add_vips(vips); !ok) spdlog::error("{}", ok.error());
@@ -298,6 +313,29 @@ void Dataplane::finish_publication() {
   next_report_ns_ = 0;
 }
 
+uint64_t Dataplane::least_generation() const {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const WorkerCounters& worker : counters_) least = std::min(least, worker.generation.get());
+  return least;
+}
+
+void Dataplane::look_after_flows(uint64_t now_ns) {
+  flows_->shared().boot_offset_ns.store(boot_time_ns() - Worker::burst_time_ns(),
+                                        std::memory_order_relaxed);
+  if (sweeps_.poll(snapshots_.owner().get(), flows_->shared(), least_generation(), now_ns)) {
+    next_report_ns_ = 0;
+  }
+  if (flows_->end_before(now_ns)) {
+    for (const WorkerCounters& worker : counters_) polls_seen_.push_back(worker.polls.get());
+  }
+  if (polls_seen_.empty() || sweeps_.looking()) return;
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    if (counters_[i].polls.get() < polls_seen_[i] + 2) return;
+  }
+  flows_->drop_before();
+  polls_seen_.clear();
+}
+
 void Dataplane::check_ports() {
   for (SteeredPort& steered : steered_) {
     if (auto ok = steered.steering.follow_mac(); !ok) spdlog::error("{}", ok.error());
@@ -313,17 +351,18 @@ void Dataplane::check_ports() {
 void Dataplane::write_report() {
   Report report;
   report.started_ns = started_ns_;
-  report.written_ns = boottime_ns();
+  report.written_ns = boot_time_ns();
   const Snapshot* snapshot = snapshots_.owner().get();
   report.adopted_generation = snapshot == nullptr ? 0 : snapshot->generation();
   report.refused_roots = adopter_.refused_roots();
   report.last_refusal = adopter_.last_refusal();
   std::vector<WorkerState> states;
   for (const Worker& worker : workers_) {
-    states.push_back(
-        {worker.place().lcore, worker.place().port, worker.place().queue, &worker.counters()});
+    states.push_back({worker.place().lcore, worker.place().port, worker.place().queue,
+                      &worker.counters(), flows_->shared().tables[worker.place().number]});
   }
   report_counters(states, snapshot, report);
+  report.sweep = sweeps_.last();
   for (const Port& port : ports_) report.ports.push_back(port.report());
   for (const SteeredPort& steered : steered_) {
     const auto counters = steered.steering.counters();

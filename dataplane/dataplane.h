@@ -14,10 +14,12 @@
 #include "dataplane/adoption.h"
 #include "dataplane/bpf/steering.h"
 #include "dataplane/counter_registry.h"
+#include "dataplane/flow_store.h"
 #include "dataplane/hugepage_memory.h"
 #include "dataplane/port.h"
 #include "dataplane/publication.h"
 #include "dataplane/reporter.h"
+#include "dataplane/sweep_reports.h"
 #include "dataplane/worker.h"
 #include "tables/settings.h"
 
@@ -44,7 +46,8 @@ class Dataplane {
     Steering steering;
   };
 
-  Dataplane(const DataplaneSettings& settings, const BootId& boot);
+  Dataplane(const DataplaneSettings& settings, const BootId& boot,
+            std::unique_ptr<FlowStore> flows);
 
   std::expected<void, std::string> find_ports();
   std::expected<void, std::string> prepare_steering(const std::string& steering_program);
@@ -55,7 +58,9 @@ class Dataplane {
   void adopt();
   void publish(std::shared_ptr<const Snapshot> snapshot);
   bool all_workers_use_current() const;
-  void finish_publication();  // once all workers use it
+  void finish_publication();          // once all workers use it
+  uint64_t least_generation() const;  // that a worker uses
+  void look_after_flows(uint64_t now_ns);
   void check_ports();
   void write_report();
   void tick();
@@ -66,6 +71,7 @@ class Dataplane {
   std::deque<WorkerCounters> counters_;  // one per worker
   CounterRegistry vip_counters_;
   CounterRegistry backend_counters_;
+  std::unique_ptr<FlowStore> flows_;
   Publication<Snapshot> snapshots_;
   Adopter adopter_;
 
@@ -76,6 +82,9 @@ class Dataplane {
   std::deque<Worker> workers_;
   std::atomic<bool> stop_{false};
 
+  SweepReports sweeps_;               // reads the tables in flows_
+  std::vector<uint64_t> polls_seen_;  // by worker, when it was told not to look into the tables of
+                                      // before; empty: there are none
   uint64_t started_ns_;
   bool publication_pending_ = false;  // published, not used by all workers yet
   bool told_stuck_ = false;

@@ -1,9 +1,11 @@
 #include "dataplane/environment.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +21,7 @@
 
 #include "dataplane/port.h"
 #include "tables/counted.h"
+#include "tables/flow_hash.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -122,6 +125,17 @@ std::expected<void, std::string> lock_directory(const std::string& directory) {
                     directory));
   }
   return {};  // fd stays open for the life of the process: the kernel releases the lock with it
+}
+
+std::string flow_store_path(const DataplaneSettings& settings) {
+  if (!settings.flow_store.empty()) return settings.flow_store;
+  constexpr const char* kHugepages = "/dev/hugepages";
+  struct statfs system {};
+  const bool huge =
+      settings.hugepages && statfs(kHugepages, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  const std::string directory = fs::weakly_canonical(settings.directory);
+  return fmt::format("{}/maglev-flows-{:016x}", huge ? kHugepages : "/dev/shm",
+                     XXH3_64bits(directory.data(), directory.size()));
 }
 
 std::expected<void, std::string> start_eal(const DataplaneSettings& settings,

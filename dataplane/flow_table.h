@@ -186,7 +186,10 @@ class FlowTable {
         mask_(static_cast<uint32_t>(memory.size() / sizeof(Bucket) - 1)) {
     uint64_t used = 0;
     for (uint64_t i = 0; i < capacity(); ++i) {
-      used += place_at(i).read().state != FlowState::kNone;
+      Place& place = buckets_[i / kWays].places[i % kWays];
+      const FlowEntry entry = place.read();
+      if (static_cast<uint32_t>(entry.state) >= kFlowStateCount) place.write({});
+      used += place.read().state != FlowState::kNone;
     }
     counters_.used.set(used);
   }
@@ -250,6 +253,14 @@ class FlowTable {
     place.write({});
     counters_.used.set(counters_.used.get() - 1);
     counters_.forgotten.add(1);
+  }
+
+  // Before any other thread looks.
+  void forget_all() {
+    for (uint64_t i = 0; i < capacity(); ++i) {
+      buckets_[i / kWays].places[i % kWays].write({});
+    }
+    counters_.used.set(0);
   }
 
   // A place for a flow that has none: free, or expired, or that of the entry that is worth least,

@@ -33,6 +33,7 @@ std::expected<void, std::string> detach_steering(const DataplaneSettings& settin
     if (!is_af_xdp(port)) continue;
     if (auto ok = Steering::detach(device_interface(port)); !ok) return ok;
   }
+  FlowStore::remove(flow_store_path(settings));
   return {};
 }
 
@@ -67,7 +68,7 @@ int run(int argc, char** argv) {
   bool detach = false;
   app.add_option("FILE", path, "configuration file (YAML)")->required();
   app.add_flag("--check", check, "only check the file");
-  app.add_flag("--detach", detach, "remove the steering programs from the AF_XDP ports, and exit");
+  app.add_flag("--detach", detach, "remove the steering programs from the AF_XDP ports, forget all flows, and exit");
   if (const auto code = parse_command_line(app, argc, argv)) return *code;
 
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go: forwarding does not

@@ -54,6 +54,8 @@ inline constexpr uint8_t kProtocolIcmpv6 = 58;
 inline constexpr uint8_t kProtocolDestinationOptions = 60;
 
 inline constexpr uint32_t kTcpHeaderLength = 20;  // without options
+inline constexpr uint32_t kTcpSequenceOffset = 4;
+inline constexpr uint32_t kTcpFlagsOffset = 13;
 inline constexpr uint32_t kTcpChecksumOffset = 16;
 inline constexpr uint32_t kUdpHeaderLength = 8;
 inline constexpr uint32_t kUdpLengthOffset = 4;

@@ -1,7 +1,7 @@
 // A packet's way, read top to bottom:
 //
 //   parse -> classify (which VIP)    classify()
-//   choose (which backend)           choose()
+//   choose (which backend)           choose(), track_flows()
 //   encapsulate                      encapsulate()
 //   transmit                         the worker
 //   count                            count_burst()
@@ -10,6 +10,9 @@
 // and prefetches what the next one reads: where the slots of many pools or the headers of many
 // backends are far away, all packets wait for theirs at once. No stage allocates, logs, locks,
 // reads a clock or makes a system call. Nothing here knows DPDK: a frame is a pointer and a length.
+//
+// A settled slot names the backend and costs one comparison. The packets of all others, and of VIPs
+// that track every flow, go by what is remembered of their flows (track_flows.h).
 //
 // Plain packets (untagged; IPv4 without options or IPv6 without extension headers; TCP or UDP,
 // whole, with a hop left) are read by fixed offsets here, all others by uncommon.h. Both meet again
@@ -30,6 +33,7 @@
 #include "dataplane/burst.h"
 #include "dataplane/counters.h"
 #include "dataplane/packet.h"
+#include "dataplane/track_flows.h"
 #include "dataplane/uncommon.h"
 #include "tables/flow_hash.h"
 
@@ -198,14 +202,20 @@ inline void classify(Burst& b, const Snapshot& snapshot, PathState& state) {
 
 inline void choose(Burst& b) {
   const uint32_t count = b.count;
+  uint32_t tracked = 0;
   for (uint32_t i = 0; i < count; ++i) {
     if (b.verdict[i] != Verdict::kForwarded) continue;
-    const BackendEntry* const backend = owner_of(*b.vip[i], b.slot[i]);
+    const VipEntry& vip = *b.vip[i];
+    const uint32_t word = slot_word(vip.slot_bytes, b.slot[i]);
+    if (word >= vip.settled_below) [[unlikely]] {
+      b.tracked[tracked++] = static_cast<uint16_t>(i);
+      continue;
+    }
+    const BackendEntry* const backend = vip.backends + word;
     __builtin_prefetch(backend);
     b.backend[i] = backend;
-    if (backend == nullptr) [[unlikely]]
-      b.verdict[i] = Verdict::kNoBackend;
   }
+  b.tracked_count = tracked;
 }
 
 inline void encapsulate(Burst& b) {
@@ -317,6 +327,7 @@ inline void forward_burst(Burst& b, const Snapshot* snapshot, PathState& state) 
   }
   pipeline::classify(b, *snapshot, state);
   pipeline::choose(b);
+  if (b.tracked_count > 0) track_flows(b, *snapshot, state.flows);
   pipeline::encapsulate(b);
   if (b.uncommon_count > 0) pipeline::put_tags_back(b);
   if (b.undeliverable) {

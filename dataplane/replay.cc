@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "dataplane/heap_flow_table.h"
 #include "dataplane/reporter.h"
 
 namespace maglev {
@@ -61,20 +62,26 @@ std::map<std::string, uint64_t> named_counters(const Report& report) {
   return counters;
 }
 
+constexpr uint64_t kFlowEntries = 1u << 16;
+
 struct Replay::Worker {
   Worker(Replay& replay, uint32_t number)
       : state(number, replay.settings_.workers, replay.settings_.answers_per_second,
               &Replay::allocate, &replay, std::pmr::new_delete_resource()),
         vips(replay.settings_.counted_vips),
-        backends(replay.settings_.counted_backends) {
+        backends(replay.settings_.counted_backends),
+        flows(kFlowEntries) {
     counters.vips = vips.data();
     counters.backends = backends.data();
+    state.flows = {&flows.table(), &replay.flows_, &counters.tracking};
+    replay.flows_.tables.push_back(&flows.table());
   }
 
   PathState state;
   WorkerCounters counters;
   std::vector<FlowCounters> vips;
   std::vector<FlowCounters> backends;
+  HeapFlowTable flows;
   Burst burst;
   Packets packets;                // of the burst
   std::deque<const void*> inbox;  // packets that others handed over
@@ -107,7 +114,9 @@ void Replay::publish(std::shared_ptr<const Snapshot> snapshot) {
 }
 
 std::expected<void, std::string> Replay::adopt(const std::string& directory) {
-  Adopter adopter(directory, {}, settings_.ports, vip_counters_, backend_counters_,
+  std::vector<PoolNumberRecord> number_records(kMaxTrackedPools);
+  PoolNumbers numbers(number_records);
+  Adopter adopter(directory, {}, settings_.ports, vip_counters_, backend_counters_, numbers,
                   std::pmr::new_delete_resource());
   std::shared_ptr<const Snapshot> snapshot = adopter.poll();
   if (snapshot == nullptr) {
@@ -261,7 +270,8 @@ void Replay::settle() {
 Report Replay::report() const {
   std::vector<WorkerState> states;
   for (const auto& worker : workers_) {
-    states.push_back({worker->state.worker, 0, worker->state.worker, &worker->counters});
+    states.push_back(
+        {worker->state.worker, 0, worker->state.worker, &worker->counters, &worker->flows.table()});
   }
   Report report;
   report.adopted_generation = snapshot_ == nullptr ? 0 : snapshot_->generation();

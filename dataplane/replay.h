@@ -124,6 +124,7 @@ class Replay {
   Sink sink_;
   CounterRegistry vip_counters_;
   CounterRegistry backend_counters_;
+  SharedFlows flows_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::shared_ptr<const Snapshot> snapshot_;  // gives counters back, so it goes before the workers
   std::map<const void*, std::unique_ptr<Packet>> waiting_;  // held, or in an inbox

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -29,7 +30,28 @@ NamedCount sum_over_workers(std::span<const WorkerState> workers,
   return sum;
 }
 
-// Frames of the workers' own, and ICMP errors that were owed and not sent.
+// In the order of FlowWorth.
+constexpr std::array<std::string_view, kFlowWorthCount> kWorthNames = {
+    "useless", "one_packet", "spare_half_open", "half_open", "spare", "needed"};
+
+void add_flow_events(std::span<const WorkerState> workers, std::vector<EventCount>& events) {
+  const auto add = [&](std::string name, auto counter_of) {
+    uint64_t sum = 0;
+    for (const WorkerState& worker : workers) {
+      if (worker.flows != nullptr) sum += counter_of(worker.flows->counters()).get();
+    }
+    events.push_back({std::move(name), sum});
+  };
+  add("flow_stored", [](const FlowTableCounters& c) -> const Counter& { return c.stored; });
+  add("flow_forgotten", [](const FlowTableCounters& c) -> const Counter& { return c.forgotten; });
+  for (uint32_t w = 0; w < kFlowWorthCount; ++w) {
+    if (static_cast<FlowWorth>(w) == FlowWorth::kNeeded) continue;  // these never give way
+    add(fmt::format("flow_evicted_{}", kWorthNames[w]),
+        [w](const FlowTableCounters& c) -> const Counter& { return c.evicted[w]; });
+  }
+}
+
+// Frames of the workers' own, ICMP errors that were owed and not sent, and what happened to flows.
 std::vector<EventCount> sum_events(std::span<const WorkerState> workers) {
   std::vector<EventCount> events;
   const auto add = [&](std::string name, auto counter_of) {
@@ -46,6 +68,19 @@ std::vector<EventCount> sum_events(std::span<const WorkerState> workers) {
   add("icmp_limited", [](const WorkerCounters& c) -> const Counter& { return c.errors_limited; });
   add("icmp_no_buffer",
       [](const WorkerCounters& c) -> const Counter& { return c.errors_unbuffered; });
+  const auto track = [&](std::string name, Counter TrackingCounters::*counter) {
+    add(std::move(name),
+        [counter](const WorkerCounters& c) -> const Counter& { return c.tracking.*counter; });
+  };
+  track("flow_known", &TrackingCounters::known);
+  track("flow_unknown", &TrackingCounters::unknown);
+  track("flow_inherited", &TrackingCounters::inherited);
+  track("flow_moved", &TrackingCounters::moved);
+  track("flow_reused_ports", &TrackingCounters::reused_ports);
+  track("flow_found_elsewhere", &TrackingCounters::found_elsewhere);
+  track("flow_opening_unstored", &TrackingCounters::openings_unstored);
+  track("flow_other_unstored", &TrackingCounters::others_unstored);
+  add_flow_events(workers, events);
   return events;
 }
 
@@ -66,7 +101,9 @@ void report_counters(std::span<const WorkerState> workers, const Snapshot* snaps
                               {totals.received_packets, totals.received_bytes},
                               totals.held,
                               totals.handed_over,
-                              totals.taken_over});
+                              totals.taken_over,
+                              worker.flows == nullptr ? 0 : worker.flows->capacity(),
+                              worker.flows == nullptr ? 0 : worker.flows->counters().used.get()});
     report.verdict_counts.insert(report.verdict_counts.end(), totals.verdicts.begin(),
                                  totals.verdicts.end());
   }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dataplane/counters.h"
+#include "dataplane/flow_table.h"
 #include "dataplane/snapshot.h"
 #include "tables/report.h"
 
@@ -18,6 +19,7 @@ struct WorkerState {
   uint32_t port = 0;
   uint32_t queue = 0;
   const WorkerCounters* counters = nullptr;
+  const FlowTable* flows = nullptr;  // null: it remembers none
 };
 
 // Fills workers, verdicts, VIPs and backends; the VIPs and backends are those of the snapshot,

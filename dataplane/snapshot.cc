@@ -13,10 +13,14 @@ uint32_t owner_index(const PoolView& pool, const TableView& table, uint32_t slot
 }
 
 template <typename Slot>
-void fill_slots(std::pmr::vector<Slot>& slots, const PoolView& pool, const TableView& table) {
+void fill_slots(std::pmr::vector<Slot>& slots, const PoolView& pool, const TableView& table,
+                std::span<const SlotHistory> past) {
   slots.resize(table.size());
   for (uint32_t s = 0; s < table.size(); ++s) {
     slots[s] = static_cast<Slot>(owner_index(pool, table, s));
+  }
+  for (size_t k = 0; k < past.size(); ++k) {
+    slots[past[k].slot] = static_cast<Slot>(pool.backends.size() + k);
   }
 }
 
@@ -26,13 +30,51 @@ bool can_serve(const PoolView& pool, const SlotHistory& past) {
   return (record.flags & kBackendServes) != 0 && record.incarnation == past.fallback_incarnation;
 }
 
-// Where the old owner cannot serve nothing waits for it: all that the owner gets is remembered.
-SlotView view_of(const SlotHistory& past, const PoolView& pool, uint32_t owner) {
-  SlotView view{.owner = owner, .fallback = owner, .inherit_until_ns = past.inherit_until_ns};
-  if (!can_serve(pool, past)) return view;
-  view.fallback = past.fallback;
-  view.pending_until_ns = past.pending_until_ns;
-  return view;
+// The idle times of VIPs together: the longest of each.
+void extend(FlowIdle& idle, const FlowIdle& other) {
+  for (size_t i = 0; i < idle.ticks.size(); ++i) {
+    idle.ticks[i] = std::max(idle.ticks[i], other.ticks[i]);
+  }
+}
+
+FlowIdle idle_of(const VipRecord& vip) {
+  if (vip.tracking == Tracking::kNone) return {};
+  return flow_idle(vip.tcp_idle_s, vip.tcp_closing_idle_s, vip.udp_idle_s);
+}
+
+// The pools of a root, with what its VIPs say together.
+void fill(std::span<TrackedPool> tracked, const RootView& root,
+          std::span<const std::shared_ptr<const PoolImage>> pools,
+          std::span<const uint16_t> numbers) {
+  for (size_t p = 0; p < pools.size(); ++p) {
+    tracked[p].image = pools[p].get();
+    tracked[p].number = numbers[p];
+  }
+  for (const VipRecord& vip : root.vips) {
+    TrackedPool& pool = tracked[vip.pool];
+    pool.full |= vip.tracking == Tracking::kFull;
+    extend(pool.idle, idle_of(vip));
+  }
+}
+
+// A window is as long as the longest idle time of the pool's VIPs that ask for windows.
+std::vector<uint32_t> window_idle_times(const RootView& root) {
+  std::vector<uint32_t> longest_s(root.pools.size());
+  for (const VipRecord& vip : root.vips) {
+    if (vip.tracking != Tracking::kChanged) continue;
+    longest_s[vip.pool] =
+        std::max({longest_s[vip.pool], vip.tcp_idle_s, vip.tcp_closing_idle_s, vip.udp_idle_s});
+  }
+  return longest_s;
+}
+
+VipTracking tracking_of(const VipRecord& vip, const TrackedPool& pool, uint32_t window_idle_s) {
+  VipTracking tracking{.pool = &pool, .mode = vip.tracking, .idle = idle_of(vip)};
+  tracking.by_addresses = vip.fragment_policy == FragmentPolicy::kAddress;
+  if (vip.tracking == Tracking::kChanged) {
+    tracking.udp_lead_ns = uint64_t{window_idle_s - vip.udp_idle_s} * 1'000'000'000;
+  }
+  return tracking;
 }
 
 FlowHash flow_hash_of(const VipRecord& vip) {
@@ -41,15 +83,17 @@ FlowHash flow_hash_of(const VipRecord& vip) {
                                                          : FlowHash::kFiveTuple;
 }
 
-VipEntry make_vip(const VipRecord& record, const PoolImage& pool, uint32_t counter) {
+VipEntry make_vip(const VipRecord& record, const VipTracking& tracking, uint32_t counter) {
+  const PoolImage& pool = *tracking.pool->image;
   VipEntry entry;
-  const bool narrow = pool.slots32.empty();
-  entry.slots = narrow ? reinterpret_cast<const uint8_t*>(pool.slots16.data())
-                       : reinterpret_cast<const uint8_t*>(pool.slots32.data());
-  entry.slot_bytes = narrow ? sizeof(uint16_t) : sizeof(uint32_t);
+  entry.slots = pool.words();
+  entry.slot_bytes = pool.slot_bytes();
   entry.backends = pool.ways.at(way_of(record)).data();
-  entry.size = static_cast<uint32_t>(std::max(pool.slots16.size(), pool.slots32.size()));
+  entry.size = pool.size();
+  entry.settled_below =
+      tracking.mode == Tracking::kFull ? 0 : static_cast<uint32_t>(pool.serving.size());
   entry.counter = counter;
+  entry.tracking = &tracking;
   entry.flow_hash = flow_hash_of(record);
   entry.cut_too_big = (record.flags & kVipFragmentTooBig) != 0;
   return entry;
@@ -84,6 +128,8 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
       hold = backend_counters.hold(fmt::format("{}\n{}", pool.name, name));
       if (hold == nullptr) return std::unexpected("there are more backends than counters for them");
     }
+    image->serving.push_back(static_cast<uint16_t>(
+        record.incarnation | ((record.flags & kBackendServes) != 0 ? PoolImage::kServes : 0)));
     image->backend_names.emplace_back(name);
     image->counters.push_back(std::move(hold));
   }
@@ -98,27 +144,42 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     }
     image->ways.emplace(way, std::move(entries));
   }
-  if (pool.backends.size() <= kNoBackend16) {
-    fill_slots(image->slots16, pool, table);
+  if (pool.backends.size() + past.size() <= kNoBackend16) {
+    fill_slots(image->slots16, pool, table, past);
   } else {
-    fill_slots(image->slots32, pool, table);
+    fill_slots(image->slots32, pool, table, past);
   }
   for (const SlotHistory& slot : past) {
     image->unsettled.push_back(
-        {slot.slot, view_of(slot, pool, owner_index(pool, table, slot.slot))});
+        {slot.slot,
+         unsettled_view(owner_index(pool, table, slot.slot), slot.fallback, can_serve(pool, slot),
+                        slot.pending_until_ns, slot.inherit_until_ns, 0)});
   }
   return image;
 }
 
 std::shared_ptr<const Snapshot> build_snapshot(const RootView& root,
                                                std::vector<std::shared_ptr<const PoolImage>> pools,
+                                               std::span<const uint16_t> pool_numbers,
                                                std::vector<CounterHold> vip_counters,
                                                std::pmr::memory_resource* memory) {
   auto snapshot = std::allocate_shared<Snapshot>(std::pmr::polymorphic_allocator<Snapshot>(memory),
                                                  root.generation, root.hash_seed, memory);
+  snapshot->tracked_pools_.resize(pools.size());
+  fill(snapshot->tracked_pools_, root, pools, pool_numbers);
+  for (const TrackedPool& pool : snapshot->tracked_pools_) {
+    auto& by_number = snapshot->tracked_by_number_;
+    by_number.resize(std::max<size_t>(by_number.size(), pool.number + 1u));
+    by_number[pool.number] = &pool;
+  }
+  const std::vector<uint32_t> window_idle_s = window_idle_times(root);
   std::vector<VipEntry> entries;
+  snapshot->vip_tracking_.reserve(root.vips.size());  // entries point there
   for (size_t i = 0; i < root.vips.size(); ++i) {
-    entries.push_back(make_vip(root.vips[i], *pools[root.vips[i].pool], *vip_counters[i]));
+    const VipRecord& vip = root.vips[i];
+    snapshot->vip_tracking_.push_back(
+        tracking_of(vip, snapshot->tracked_pools_[vip.pool], window_idle_s[vip.pool]));
+    entries.push_back(make_vip(vip, snapshot->vip_tracking_.back(), *vip_counters[i]));
     snapshot->vip_names_.emplace_back(root.vip_names[i]);
   }
   snapshot->vip_table_.build(root.vips, entries);

@@ -5,6 +5,7 @@
 // pool that did not change is shared between snapshots, whose lifetimes keep it alive.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <expected>
 #include <map>
@@ -24,49 +25,119 @@
 
 namespace maglev {
 
-// A slot with what tracking needs of it. Fallbacks that cannot serve are the owner.
+// A slot that is not settled, with what tracking needs of it. Fallbacks that cannot serve are the
+// owner.
 struct UnsettledSlot {
   uint32_t slot;
   SlotView view;
 };
 
-// One pool: slots hold indices into its backends; all ones where no backend owns the slot.
+// One pool. A slot's word is the index of its owner where it is settled, the number of backends
+// and its place among the unsettled slots where it is not, and all ones where it is settled and no
+// backend owns it.
 struct PoolImage {
   PoolImage(std::pmr::memory_resource* memory, std::string pool_name)
-      : name(std::move(pool_name)), slots16(memory), slots32(memory), unsettled(memory) {}
+      : name(std::move(pool_name)),
+        slots16(memory),
+        slots32(memory),
+        unsettled(memory),
+        serving(memory) {}
 
   std::string name;
-  std::pmr::vector<uint16_t> slots16;  // while backend indices fit 16 bits, else slots32
+  std::pmr::vector<uint16_t> slots16;  // while the words fit 16 bits, else slots32
   std::pmr::vector<uint32_t> slots32;
   std::pmr::vector<UnsettledSlot> unsettled;           // in order of their slots
+  std::pmr::vector<uint16_t> serving;                  // by backend: incarnation, and kServes
   std::map<Way, std::pmr::vector<BackendEntry>> ways;  // each with all backends
   // Parallel to the backends:
   std::vector<std::string> backend_names;  // empty where there is none
   std::vector<CounterHold> counters;       // null where there is none
+
+  static constexpr uint16_t kServes = 0x100;  // flows that are remembered may stay with it
+
+  uint32_t size() const { return static_cast<uint32_t>(std::max(slots16.size(), slots32.size())); }
+  uint32_t slot_bytes() const { return slots32.empty() ? sizeof(uint16_t) : sizeof(uint32_t); }
+  const uint8_t* words() const {
+    return slots32.empty() ? reinterpret_cast<const uint8_t*>(slots16.data())
+                           : reinterpret_cast<const uint8_t*>(slots32.data());
+  }
+};
+
+// A pool as tracking sees it, with what its VIPs say together.
+struct TrackedPool {
+  const PoolImage* image = nullptr;
+  uint16_t number = 0;  // FlowEntry::pool
+  bool full = false;    // some VIP tracks every flow
+  FlowIdle idle;        // the longest of its VIPs
+
+  bool serves(uint32_t backend, uint8_t incarnation) const {
+    return backend < image->serving.size() &&
+           image->serving[backend] == (PoolImage::kServes | incarnation);
+  }
+  uint8_t incarnation(uint32_t backend) const {
+    return static_cast<uint8_t>(image->serving[backend]);
+  }
+  SlotView slot_of_word(uint32_t word) const {
+    const auto backends = static_cast<uint32_t>(image->serving.size());
+    if (word < backends) return {.owner = word, .fallback = word};
+    if (word - backends < image->unsettled.size()) return image->unsettled[word - backends].view;
+    return {};
+  }
+  SlotView slot_of_hash(uint64_t hash) const {
+    const size_t offset = size_t{maglev::slot_of(hash, image->size())} * image->slot_bytes();
+    SlotView view = slot_of_word(slot_word(image->slot_bytes(), image->words() + offset));
+    view.full = full;
+    return view;
+  }
+};
+
+// What a VIP says about tracking.
+struct VipTracking {
+  const TrackedPool* pool = nullptr;
+  Tracking mode = Tracking::kNone;
+  bool by_addresses = false;  // what identifies a flow, see track_flows.h
+  FlowIdle idle;
+  uint64_t udp_lead_ns = 0;  // SlotView::udp_lead_ns
 };
 
 class Snapshot {
  public:
   Snapshot(uint64_t generation, uint64_t hash_seed, std::pmr::memory_resource* memory)
-      : generation_(generation), hash_seed_(hash_seed), vip_table_(memory) {}
+      : generation_(generation),
+        hash_seed_(hash_seed),
+        vip_table_(memory),
+        vip_tracking_(memory),
+        tracked_pools_(memory),
+        tracked_by_number_(memory) {}
 
   uint64_t generation() const { return generation_; }
   uint64_t hash_seed() const { return hash_seed_; }
   const VipTable& vip_table() const { return vip_table_; }
 
+  // Null: no pool of the snapshot has this number.
+  const TrackedPool* tracked_pool(uint16_t number) const {
+    return number < tracked_by_number_.size() ? tracked_by_number_[number] : nullptr;
+  }
+
   std::span<const VipEntry> vips() const { return vip_table_.vips(); }
   const std::vector<std::string>& vip_names() const { return vip_names_; }
   std::span<const VipRecord> vip_records() const { return vip_records_; }
   std::span<const std::shared_ptr<const PoolImage>> pools() const { return pools_; }
+  std::span<const TrackedPool> tracked_pools() const {
+    return tracked_pools_;
+  }  // parallel to pools
 
  private:
   friend std::shared_ptr<const Snapshot> build_snapshot(
-      const RootView&, std::vector<std::shared_ptr<const PoolImage>>, std::vector<CounterHold>,
-      std::pmr::memory_resource*);
+      const RootView&, std::vector<std::shared_ptr<const PoolImage>>, std::span<const uint16_t>,
+      std::vector<CounterHold>, std::pmr::memory_resource*);
 
   uint64_t generation_;
   uint64_t hash_seed_;
   VipTable vip_table_;
+  std::pmr::vector<VipTracking> vip_tracking_;  // parallel to the VIPs
+  std::pmr::vector<TrackedPool> tracked_pools_;
+  std::pmr::vector<const TrackedPool*> tracked_by_number_;
   // For the main thread alone:
   std::vector<std::shared_ptr<const PoolImage>> pools_;
   std::vector<CounterHold> holds_;
@@ -84,10 +155,11 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     const std::set<Way>& ways, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
     std::pmr::memory_resource* memory);
 
-// pools[i] is the image of the root's i-th pool, with the ways it needs; vip_counters[i] the
-// counter of its i-th VIP.
+// pools[i] is the image of the root's i-th pool, with the ways it needs; pool_numbers[i] what flow
+// tables call it, below kMaxTrackedPools; vip_counters[i] the counter of its i-th VIP.
 std::shared_ptr<const Snapshot> build_snapshot(const RootView& root,
                                                std::vector<std::shared_ptr<const PoolImage>> pools,
+                                               std::span<const uint16_t> pool_numbers,
                                                std::vector<CounterHold> vip_counters,
                                                std::pmr::memory_resource* memory);
 

@@ -1,12 +1,11 @@
 #include "dataplane/sweep.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
 #include <utility>
 
+#include "tables/boot_time.h"
 #include "tables/flow_hash.h"
 
 namespace maglev {
@@ -14,19 +13,13 @@ namespace {
 
 constexpr uint32_t kNoPool = std::numeric_limits<uint32_t>::max();
 
-uint64_t boot_time_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
 }  // namespace
 
 FlowSweep::FlowSweep(std::vector<PoolToSweep> pools)
-    : pools_(std::move(pools)), by_number_(kMaxTrackedPools, kNoPool) {
+    : pools_(std::move(pools)), live_(pools_.size()), by_number_(kMaxTrackedPools, kNoPool) {
   for (uint32_t i = 0; i < pools_.size(); ++i) {
     by_number_[pools_[i].pool] = i;
-    swept_.push_back({pools_[i].pool, {}, std::vector<uint64_t>(pools_[i].backends)});
+    swept_.push_back({pools_[i].pool, {}, {}});
   }
 }
 
@@ -35,15 +28,15 @@ void FlowSweep::look(const FlowTable& table, uint64_t first, uint64_t count, uin
   for (uint64_t number = first; number < last; ++number) {
     const std::optional<FlowEntry> entry = table.place_at(number).read_shared();
     if (!entry || by_number_[entry->pool] == kNoPool) continue;
-    const PoolToSweep& pool = pools_[by_number_[entry->pool]];
-    SweptPool& swept = swept_[by_number_[entry->pool]];
+    const uint32_t p = by_number_[entry->pool];
+    const PoolToSweep& pool = pools_[p];
     if (pool.idle.has_expired(*entry, tick) || entry->backend >= pool.backends) continue;
-    ++swept.live_flows[entry->backend];
+    ++live_[p][entry->backend << 8 | entry->incarnation];
     const uint32_t slot = slot_of(uint64_t{entry->hash_upper()} << 32, pool.slots);
     const auto owner = std::ranges::lower_bound(pool.unsettled, slot, {}, &UnsettledOwner::slot);
     if (owner == pool.unsettled.end() || owner->slot != slot) continue;
     if (owner->backend != entry->backend || owner->incarnation != entry->incarnation) {
-      swept.disagreeing.push_back(slot);
+      swept_[p].disagreeing.push_back(slot);
     }
   }
 }
@@ -53,6 +46,12 @@ std::vector<SweptPool> FlowSweep::finish() {
     std::ranges::sort(pool.disagreeing);
     const auto same = std::ranges::unique(pool.disagreeing);
     pool.disagreeing.erase(same.begin(), same.end());
+    for (const auto& [key, flows] : live_[by_number_[pool.pool]]) {
+      pool.live_flows.push_back({key >> 8, static_cast<uint8_t>(key), flows});
+    }
+    std::ranges::sort(pool.live_flows, {}, [](const LiveFlows& live) {
+      return std::pair(live.backend, live.incarnation);
+    });
   }
   return std::move(swept_);
 }
@@ -91,7 +90,7 @@ void Sweeper::run(std::stop_token stop) {
 Sweeper::Result Sweeper::sweep(Job job, std::stop_token stop) {
   constexpr uint64_t kChunk = 4096;
   const auto pause = std::chrono::nanoseconds(kChunk * 1'000'000'000 / places_per_second_);
-  Result result{boot_time_ns(), job.generation, {}};
+  Result result{boot_time_ns(), 0, job.generation, {}};
   FlowSweep sweep(std::move(job.pools));
   auto next = std::chrono::steady_clock::now();
   for (const FlowTable* table : job.tables) {
@@ -104,6 +103,7 @@ Sweeper::Result Sweeper::sweep(Job job, std::stop_token stop) {
     }
   }
   result.pools = sweep.finish();
+  result.ended_ns = boot_time_ns();
   return result;
 }
 

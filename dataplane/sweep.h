@@ -1,5 +1,5 @@
 // One look at the flow tables of all workers: which slots still have live flows of another backend
-// than their owner, and which backends have live flows at all.
+// than their owner, and how many live flows each backend has.
 //
 // FlowSweep is the look itself: used by one thread, any but it need not be a worker; it only reads
 // the tables. Sweeper is a thread that takes such looks at a bounded rate. Its start() and take()
@@ -20,6 +20,7 @@
 #include <optional>
 #include <stop_token>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "dataplane/flow_table.h"
@@ -42,10 +43,17 @@ struct PoolToSweep {
   std::vector<UnsettledOwner> unsettled{};  // sorted by slot
 };
 
+struct LiveFlows {
+  uint32_t backend = 0;
+  uint8_t incarnation = 0;
+  uint64_t flows = 0;
+  bool operator==(const LiveFlows&) const = default;
+};
+
 struct SweptPool {
   uint16_t pool = 0;
   std::vector<uint32_t> disagreeing;  // slots, sorted, each once
-  std::vector<uint64_t> live_flows;   // by backend index
+  std::vector<LiveFlows> live_flows;  // by backend and incarnation; none where there are none
 };
 
 class FlowSweep {
@@ -60,7 +68,9 @@ class FlowSweep {
 
  private:
   std::vector<PoolToSweep> pools_;
-  std::vector<SweptPool> swept_;     // parallel to pools_
+  std::vector<SweptPool> swept_;  // parallel to pools_
+  // Parallel to pools_, by backend and incarnation.
+  std::vector<std::unordered_map<uint32_t, uint64_t>> live_;
   std::vector<uint32_t> by_number_;  // index into pools_
 };
 
@@ -73,6 +83,7 @@ class Sweeper {
   };
   struct Result {
     uint64_t began_ns = 0;  // CLOCK_BOOTTIME
+    uint64_t ended_ns = 0;
     uint64_t generation = 0;
     std::vector<SweptPool> pools;
   };

@@ -7,8 +7,7 @@
 //   uint8_t incarnation(pool, backend)
 //   SlotView slot(uint16_t pool, uint32_t hash_upper)   of any entry's slot
 //   bool looks_elsewhere()                              whether other tables are asked at all:
-//   after
-//                                                       flows have come to other workers
+//                                                       after flows have come to other workers
 //   std::optional<FlowEntry> known_elsewhere(const FlowIdentity&, uint16_t pool)
 //                                                       in tables that this worker does not write
 //
@@ -23,17 +22,6 @@
 #include "dataplane/tracking.h"
 
 namespace maglev {
-
-struct TrackingCounters {
-  Counter known;              // packets of remembered flows
-  Counter unknown;            // of others
-  Counter inherited;          // of these, sent to the fallback as part of an older flow
-  Counter moved;              // remembered, but their backend serves no more
-  Counter reused_ports;       // SYNs that opened another flow of the same ports
-  Counter found_elsewhere;    // remembered by another worker, or by one of before
-  Counter openings_unstored;  // SYNs for which there was no room
-  Counter others_unstored;    // packets of other flows, likewise
-};
 
 struct TrackedPacket {
   FlowIdentity flow;

@@ -100,6 +100,7 @@ struct AllRules {
 struct FlowIdle {
   std::array<uint32_t, kFlowStateCount> ticks{};
 
+  uint64_t longest_ns() const { return *std::ranges::max_element(ticks) * kFlowTick_ns; }
   bool has_expired(const FlowEntry& entry, uint32_t tick) const {
     return flow_age_ticks(tick, entry.seen_tick) > ticks[static_cast<uint32_t>(entry.state)];
   }

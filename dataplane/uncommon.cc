@@ -5,6 +5,7 @@
 
 #include "dataplane/icmp.h"
 #include "dataplane/parse.h"
+#include "dataplane/track_flows.h"
 #include "tables/flow_hash.h"
 
 namespace maglev {
@@ -114,14 +115,29 @@ class Classifier {
     return table().find(flow_.ipv6, flow_.destination, kAnyPort, 0).address;
   }
 
-  // The packet belongs to this VIP.
-  Verdict take(const VipEntry& vip) {
+  // The packet belongs to this VIP. transport is its TCP or UDP header; null: it has none and only
+  // follows its flow.
+  Verdict take(const VipEntry& vip, const uint8_t* transport) {
     b_.vip[i_] = &vip;
     b_.hash[i_] = hash_tuple(flow_, vip.flow_hash, snapshot_.hash_seed());
     b_.slot[i_] = slot_address(vip, b_.hash[i_]);
+    if (vip.tracking->mode != Tracking::kNone) read_flow(*vip.tracking, transport);
     if (hop_limit(ip_) > 1) return Verdict::kForwarded;
     b_.undeliverable = true;
     return Verdict::kTtlExpired;
+  }
+
+  void read_flow(const VipTracking& tracking, const uint8_t* transport) {
+    UncommonFlow& flow = b_.uncommon_flow[i_];
+    flow = {};
+    flow.second_hash =
+        hash_tuple(flow_, tracking.by_addresses ? FlowHash::kAddresses : FlowHash::kFiveTuple,
+                   second_seed(snapshot_.hash_seed()));
+    flow.only_follows = transport == nullptr;
+    if (transport == nullptr) return;
+    const TransportKind read = kind_of_packet(flow_.protocol, transport, tracking.by_addresses);
+    flow.kind = read.kind;
+    flow.opening = read.opening;
   }
 
   Verdict unsupported() const {
@@ -136,14 +152,15 @@ class Classifier {
         header_.transport_offset + transport_header_length(header_.protocol)) {
       return Verdict::kMalformed;
     }
-    set_ports(flow_, ip_ + header_.transport_offset);
-    return serve();
+    const uint8_t* const header = ip_ + header_.transport_offset;
+    set_ports(flow_, header);
+    return serve(header);
   }
 
-  Verdict serve() {
+  Verdict serve(const uint8_t* transport) {
     const Service service = find_service();
     if (service.address == nullptr) return Verdict::kNoVip;
-    if (service.vip != nullptr) return take(*service.vip);
+    if (service.vip != nullptr) return take(*service.vip, transport);
     return service.address->unserved_to_kernel ? Verdict::kForKernel : Verdict::kUnservedPort;
   }
 
@@ -159,7 +176,7 @@ class Classifier {
     if (address == nullptr) return Verdict::kNoVip;
     if (!may_carry_ports()) return unsupported();
     if (const VipEntry* vip = fragments_vip(*address, header_.protocol)) {
-      return header_.later_fragment ? take(*vip) : transport();
+      return header_.later_fragment ? take(*vip, nullptr) : transport();
     }
     if (!address->fragments_by_flow) {
       return header_.later_fragment ? Verdict::kUnservedPort : transport();
@@ -195,7 +212,7 @@ class Classifier {
     uint8_t ports[4];
     store(ports, first->ports);
     set_ports(flow_, ports);
-    return serve();
+    return serve(nullptr);
   }
 
   Verdict icmp() {
@@ -234,7 +251,7 @@ class Classifier {
     const VipEntry* vip = quoted.later_fragment && service.address != nullptr
                               ? fragments_vip(*service.address, flow.protocol)
                               : service.vip;
-    return vip == nullptr ? Verdict::kIcmpUnmatched : take(*vip);
+    return vip == nullptr ? Verdict::kIcmpUnmatched : take(*vip, nullptr);
   }
 
   Verdict echo(const AddressEntry& address) {

@@ -23,17 +23,25 @@ namespace maglev {
 
 enum class FlowHash : uint8_t { kFiveTuple, kSource, kAddresses };
 
-// Slots hold indices of backends; these where no backend owns the slot.
+// The word of a slot that no backend owns.
 inline constexpr uint16_t kNoBackend16 = 0xffff;
 inline constexpr uint32_t kNoBackend32 = 0xffffffff;
 
+struct VipTracking;
+
 // What a worker needs of a VIP: one cache line.
+//
+// A slot is a word. Where it is settled that is the index of its owner among the backends; other
+// words, all of them greater, are left to dataplane/track_flows.h. So are all where the VIP tracks
+// every flow, for which settled_below is 0.
 struct alignas(64) VipEntry {
   const uint8_t* slots = nullptr;          // of its pool: words of slot_bytes
   const BackendEntry* backends = nullptr;  // of its pool and encapsulation
   uint32_t size = 0;                       // slots
   uint32_t slot_bytes = 0;                 // 2 or 4
+  uint32_t settled_below = 0;              // words below are indices of backends
   uint32_t counter = 0;                    // index into WorkerCounters::vips
+  const VipTracking* tracking = nullptr;
   FlowHash flow_hash = FlowHash::kFiveTuple;
   bool cut_too_big = false;  // whatever the packet says
 };
@@ -43,14 +51,8 @@ inline const uint8_t* slot_address(const VipEntry& vip, uint64_t hash) {
   return vip.slots + size_t{slot_of(hash, vip.size)} * vip.slot_bytes;
 }
 
-// The backend that owns the slot, or null.
-inline const BackendEntry* owner_of(const VipEntry& vip, const uint8_t* slot) {
-  if (vip.slot_bytes == sizeof(uint16_t)) {
-    const auto index = load<uint16_t>(slot);
-    return index == kNoBackend16 ? nullptr : vip.backends + index;
-  }
-  const auto index = load<uint32_t>(slot);
-  return index == kNoBackend32 ? nullptr : vip.backends + index;
+inline uint32_t slot_word(uint32_t slot_bytes, const uint8_t* slot) {
+  return slot_bytes == sizeof(uint16_t) ? load<uint16_t>(slot) : load<uint32_t>(slot);
 }
 
 // What the VIPs of one prefix do with packets that have no port.

@@ -67,14 +67,17 @@ Worker::Worker(const WorkerPlace& place, std::vector<TransmitQueue> transmit_que
       snapshots_(surroundings.snapshots),
       stop_(surroundings.stop),
       inboxes_(surroundings.inboxes),
-      ns_per_tick_(1e9 / static_cast<double>(rte_get_tsc_hz())),
       partial_checksums_(transmit_queues_[place.port].partial_checksums),
       state_(place.number, static_cast<uint32_t>(std::max<size_t>(1, inboxes_.size())),
              surroundings.answers_per_second, allocate_frame, surroundings.buffers,
-             surroundings.memory) {}
+             surroundings.memory) {
+  state_.flows = {surroundings.flows.tables[place.number], &surroundings.flows,
+                  &counters_.tracking};
+}
 
-uint64_t Worker::now_ns() const {
-  return static_cast<uint64_t>(static_cast<double>(rte_rdtsc()) * ns_per_tick_);
+uint64_t Worker::burst_time_ns() {
+  static const double ns_per_tick = 1e9 / static_cast<double>(rte_get_tsc_hz());
+  return static_cast<uint64_t>(static_cast<double>(rte_rdtsc()) * ns_per_tick);
 }
 
 // Sends runs of neighbours with one way out; frees what was dropped or found no room.
@@ -133,7 +136,7 @@ void Worker::send_own_frames() {
 
 // burst_ has its packets and where they come from.
 void Worker::forward(const Snapshot* snapshot) {
-  burst_.now_ns = now_ns();
+  burst_.now_ns = burst_time_ns();
   forward_burst(burst_, snapshot, state_);
   if (burst_.uncommon_count > 0) hand_over();
   transmit();
@@ -176,7 +179,7 @@ void Worker::go_on_with_waiting(const Snapshot* snapshot) {
     }
   }
   if (state_.fragments.held() == 0) return;
-  const uint64_t now = now_ns();
+  const uint64_t now = burst_time_ns();
   if (now >= next_expiry_ns_) {
     state_.fragments.expire(now);
     next_expiry_ns_ = now + kExpiryInterval_ns;

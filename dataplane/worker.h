@@ -38,6 +38,7 @@ struct WorkerSurroundings {
                                    // single worker
   std::pmr::memory_resource* memory;
   uint64_t answers_per_second;  // ICMP errors, and likewise echo replies, of each worker
+  const SharedFlows& flows;
 };
 
 class Worker {
@@ -49,6 +50,9 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   void run();
+
+  // Any thread: the clock of bursts.
+  static uint64_t burst_time_ns();
 
   const WorkerPlace& place() const { return place_; }
   const WorkerCounters& counters() const { return counters_; }
@@ -62,7 +66,6 @@ class Worker {
   void take_burst(BurstSource source, std::span<rte_mbuf*> packets);
   void forward_released(const Snapshot* snapshot);
   rte_mbuf** buffers() { return reinterpret_cast<rte_mbuf**>(burst_.buffer); }
-  uint64_t now_ns() const;
 
   WorkerPlace place_;
   std::vector<TransmitQueue> transmit_queues_;
@@ -70,7 +73,6 @@ class Worker {
   Publication<Snapshot>& snapshots_;
   const std::atomic<bool>& stop_;
   std::vector<rte_ring*> inboxes_;
-  double ns_per_tick_;
   uint64_t next_expiry_ns_ = 0;
   bool partial_checksums_;
   PathState state_;

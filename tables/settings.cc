@@ -1,6 +1,7 @@
 #include "tables/settings.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -96,8 +97,8 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
 
   const YamlCursor dataplane = document.required("dataplane");
   dataplane.only_keys({"main_core", "cores", "memory_mib", "hugepages", "packet_buffers",
-                       "packet_buffer_bytes", "icmp_answers_per_second", "steering_program",
-                       "eal_options", "ports"});
+                       "packet_buffer_bytes", "icmp_answers_per_second", "flow_entries",
+                       "flow_store", "steering_program", "eal_options", "ports"});
   settings.main_core = read_core(dataplane.optional("main_core"));
   for (const YamlCursor& core : dataplane.required("cores").elements()) {
     settings.cores.push_back(read_core(core));
@@ -114,6 +115,19 @@ DataplaneSettings read_dataplane_settings(const YamlCursor& document) {
       dataplane.optional("packet_buffer_bytes").integer(128, 32768, settings.packet_buffer_bytes));
   settings.icmp_answers_per_second = static_cast<uint32_t>(
       dataplane.optional("icmp_answers_per_second").integer(0, 1'000'000, 1000));
+  const YamlCursor entries = dataplane.optional("flow_entries");
+  settings.flow_entries =
+      static_cast<uint32_t>(entries.integer(1024, 1u << 30, settings.flow_entries));
+  if (!std::has_single_bit(settings.flow_entries)) {
+    entries.fail(fmt::format("expected a power of two: {} or {}",
+                             std::bit_floor(settings.flow_entries),
+                             std::bit_ceil(settings.flow_entries)));
+  }
+  const YamlCursor store = dataplane.optional("flow_store");
+  settings.flow_store = store.text();
+  if (!settings.flow_store.empty() && !settings.flow_store.starts_with('/')) {
+    store.fail("expected an absolute path");
+  }
   settings.steering_program = dataplane.optional("steering_program").text();
   for (const YamlCursor& option : dataplane.optional("eal_options").elements()) {
     settings.eal_options.push_back(option.text());

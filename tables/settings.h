@@ -38,6 +38,8 @@ struct DataplaneSettings {
   uint32_t packet_buffers = 0;              // 0: worked out from queues and descriptors
   uint32_t packet_buffer_bytes = 2048;      // longest frame that one buffer holds
   uint32_t icmp_answers_per_second = 1000;  // of each worker: errors, and likewise echo replies
+  uint32_t flow_entries = 1u << 20;         // of each worker: flows that it can remember
+  std::string flow_store;                   // path of their file; empty: worked out
   std::string steering_program;             // path of the XDP object; empty: the installed one
   std::vector<std::string> eal_options;     // further DPDK EAL options, as they are
   std::vector<PortSettings> ports;

@@ -68,11 +68,13 @@ class Adoption : public ::testing::Test {
  protected:
   Adopter make_adopter() {
     return Adopter(directory_.path(), boot_, bed_.ports, bed_.vip_counters, bed_.backend_counters,
-                   std::pmr::new_delete_resource());
+                   numbers_, std::pmr::new_delete_resource());
   }
 
   Directory directory_;
   TestBed bed_;
+  std::vector<PoolNumberRecord> number_records_{64};
+  PoolNumbers numbers_{number_records_};
   BootId boot_ = kBoot;
 };
 
@@ -168,6 +170,8 @@ TEST_F(Adoption, ABackendBehindAPortThatDoesNotExistRefusesTheRoot) {
 }
 
 TEST_F(Adoption, ASlotsHistoryIsReadWithItsPool) {
+  const auto settled = bed_.adopt(make_tree(1, 3, 251, kVips));
+  const auto& owners = settled->pools()[0]->slots16;
   Adopter adopter = make_adopter();
   // The backends there are have incarnation 0.
   directory_.publish(make_tree(1, 3, 251, kVips, 42, 0,
@@ -177,14 +181,28 @@ TEST_F(Adoption, ASlotsHistoryIsReadWithItsPool) {
   const PoolImage& pool = *snapshot->pools()[0];
   ASSERT_EQ(pool.unsettled.size(), 3u);
   EXPECT_EQ(pool.unsettled[0].slot, 0u);
-  EXPECT_EQ(pool.unsettled[0].view.owner, pool.slots16[0]);
+  EXPECT_EQ(pool.unsettled[0].view.owner, owners[0]);
   EXPECT_EQ(pool.unsettled[0].view.fallback, 2u);
   EXPECT_EQ(pool.unsettled[0].view.pending_until_ns, 10u);
   EXPECT_EQ(pool.unsettled[0].view.inherit_until_ns, 20u);
-  EXPECT_EQ(pool.unsettled[1].view.fallback, pool.slots16[7]) << "there is none";
-  EXPECT_EQ(pool.unsettled[2].view.fallback, pool.slots16[250]) << "another backend has its place";
+  EXPECT_EQ(pool.unsettled[1].view.fallback, owners[7]) << "there is none";
+  EXPECT_EQ(pool.unsettled[2].view.fallback, owners[250]) << "another backend has its place";
   EXPECT_EQ(pool.unsettled[2].view.pending_until_ns, 0u) << "nothing waits for it";
   EXPECT_EQ(pool.unsettled[2].view.inherit_until_ns, 20u);
+  EXPECT_EQ(pool.slots16[7], 3u + 1u) << "behind the backends";
+  EXPECT_EQ(pool.slots16[8], owners[8]);
+}
+
+TEST_F(Adoption, SlotsAreWideWhereIndicesAndUnsettledSlotsTogetherNeedIt) {
+  std::vector<SlotHistory> past;
+  for (uint32_t slot = 0; slot < 65534; ++slot) past.push_back(past_slot(slot, 0));
+  const auto narrow = bed_.adopt(make_tree(1, 1, 65537, kVips, 42, 0, past));
+  EXPECT_EQ(narrow->pools()[0]->slot_bytes(), 2u);
+  past.push_back(past_slot(65534, 0));
+  const auto wide = bed_.adopt(make_tree(2, 1, 65537, kVips, 42, 0, past));
+  EXPECT_EQ(wide->pools()[0]->slot_bytes(), 4u);
+  EXPECT_EQ(wide->tracked_pools()[0].slot_of_word(65535).inherit_until_ns, 20u);
+  EXPECT_EQ(wide->tracked_pools()[0].slot_of_word(0).inherit_until_ns, 0u);
 }
 
 TEST_F(Adoption, AnotherHistoryIsAdoptedThoughThePoolIsTheSame) {

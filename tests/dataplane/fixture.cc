@@ -123,7 +123,8 @@ std::shared_ptr<const Snapshot> TestBed::adopt(const Tree& tree) {
   std::vector<CounterHold> holds;
   for (std::string_view name : root.vip_names)
     holds.push_back(vip_counters.hold(std::string(name)));
-  return build_snapshot(root, std::move(pools), std::move(holds), memory);
+  return build_snapshot(root, std::move(pools), std::array<uint16_t, 1>{0}, std::move(holds),
+                        memory);
 }
 
 Bytes make_frame(const PacketSpec& spec) {

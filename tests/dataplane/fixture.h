@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dataplane/heap_flow_table.h"
 #include "dataplane/pipeline.h"
 #include "dataplane/snapshot.h"
 #include "tables/published.h"
@@ -72,14 +73,22 @@ class BurstRunner {
  public:
   explicit BurstRunner(WorkerCounters& counters)
       : counters_(counters),
-        state_(0, 1, 1000, &BurstRunner::allocate, this, std::pmr::new_delete_resource()) {}
+        state_(0, 1, 1000, &BurstRunner::allocate, this, std::pmr::new_delete_resource()) {
+    shared_flows.tables.push_back(&flows.table());
+    state_.flows = {&flows.table(), &shared_flows, &counters_.tracking};
+  }
   void run(std::span<const Bytes> frames, const Snapshot* snapshot);
   Verdict verdict(uint32_t i) const { return burst_.verdict[i]; }
   Bytes output(uint32_t i) const {
     return Bytes(burst_.frame[i], burst_.frame[i] + burst_.length[i]);
   }
   const Burst& burst() const { return burst_; }
+  void advance(uint64_t ns) { burst_.now_ns += ns; }
 
+  HeapFlowTable flows{1024};
+  SharedFlows shared_flows;
+
+ private:
  private:
   static OutFrame allocate(void* self, uint32_t room);
 

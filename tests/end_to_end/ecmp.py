@@ -64,6 +64,7 @@ class EcmpLab(ConnectionLab):
         settings |= {"directory": str(self.directory / "shared-2"),
                      "state": str(self.directory / "state-2"),
                      "control": {"socket": str(self.second_control.path)}}
+        settings["dataplane"]["flow_store"] += "-2"
         configuration = self.directory / "maglev-2.yaml"
         configuration.write_text(to_yaml(settings))
         for daemon in ("control", "dataplane"):

@@ -5,8 +5,8 @@
         lab.control.patch("/v1/pools/web/backends/b2?wait=adopted", {"state": "drain"})
 
 One thread uses a Lab. All it makes is named after it, NAME = maglev-KIND-PID.N: the namespaces
-NAME-client, NAME-router, NAME-lb, NAME-b1, ... and the directory /run/NAME with configuration,
-sockets and logs. It is removed again on the way out, whatever the reason; what a
+NAME-client, NAME-router, NAME-lb, NAME-b1, ..., the directory /run/NAME with configuration, sockets
+and logs, and /dev/shm/NAME.flows. It is removed again on the way out, whatever the reason; what a
 killed lab left behind is removed by the next one, which knows it by the lock that died with it.
 """
 
@@ -114,6 +114,7 @@ class Lab:
                 "main_core": f"0@{self.main_processor}",
                 "cores": [f"{n + 1}@{self.worker_processor}" for n in range(network.lans)],
                 "memory_mib": self.memory_mib,
+                "flow_store": str(flow_store(self.name)),
                 "steering_program": str(BUILD / "dataplane/bpf/steering.bpf.o"),
                 "ports": ports,
             },
@@ -365,6 +366,11 @@ def remove_stale_labs():
             remove(name)
 
 
+def flow_store(name):
+    """Of a lab. /run may be on a disk; a path below /dev/shm is not."""
+    return pathlib.Path("/dev/shm") / f"{name}.flows"
+
+
 def empty(namespace):
     """Kills all its processes and waits until all their threads have ended, as only then their
     hugepages are free. A server may still have replaced a worker that was killed before it."""
@@ -385,6 +391,8 @@ def remove(name):
         empty(namespace)
     for namespace in namespaces:
         netns.run("ip", "netns", "delete", namespace)
+    for store in flow_store(name).parent.glob(f"{flow_store(name).name}*"):
+        store.unlink()
     directory = RUN / name
     hugepages.give_back(directory / "hugepages-added")
     shutil.rmtree(directory, ignore_errors=True)

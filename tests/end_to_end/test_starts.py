@@ -44,6 +44,7 @@ def test_a_second_daemon_beside_a_running_one_says_so_and_harms_nothing(lab, pro
 def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
     lab.settings["directory"] = str(lab.directory / "elsewhere")
     lab.settings["dataplane"] |= {"hugepages": False, "memory_mib": 64}
+    lab.settings["dataplane"]["flow_store"] += "-other"
     second = run_to_its_end(lab, "maglev-dataplane", other_configuration(lab))
     assert second.returncode > 0
     assert "eth0" in second.stderr
@@ -59,6 +60,7 @@ def test_a_second_dataplane_on_the_same_interface_is_refused(lab):
 def test_what_a_port_lacks_is_named(lab, change, message):
     lab.settings["directory"] = str(lab.directory / "elsewhere")
     lab.settings["dataplane"] |= {"hugepages": False, "memory_mib": 64} | change
+    lab.settings["dataplane"]["flow_store"] += "-other"
     lacking = run_to_its_end(lab, "maglev-dataplane", other_configuration(lab))
     assert lacking.returncode == 1
     assert message in lacking.stderr

@@ -221,7 +221,8 @@ Published publish(const Configuration& configuration, uint64_t generation, uint6
   for (const std::string_view name : root->vip_names) {
     vip_counters.push_back(registries.vips.hold(std::string(name)));
   }
-  published.snapshot = build_snapshot(*root, {*image}, std::move(vip_counters), memory);
+  published.snapshot =
+      build_snapshot(*root, {*image}, std::array<uint16_t, 1>{0}, std::move(vip_counters), memory);
   registries.vips.forget_unheld();
   registries.backends.forget_unheld();
   return published;

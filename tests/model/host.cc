@@ -317,8 +317,10 @@ void Host::end_sweep(uint64_t now_ns) {
   for (uint32_t i = 0; i < places_.size(); ++i) {
     Place& place = places_[i];
     const bool seen_gone = place.left_in != 0 && place.left_in <= sweep_generation_;
-    const uint64_t live = full.live_flows[i] + changed.live_flows[i];
-    if (seen_gone && live == 0 && !history_.names(i)) place.backend = kNobody;
+    const auto names = [i](const LiveFlows& live) { return live.backend == i; };
+    const bool live = std::ranges::any_of(full.live_flows, names) ||
+                      std::ranges::any_of(changed.live_flows, names);
+    if (seen_gone && !live && !history_.names(i)) place.backend = kNobody;
   }
   const bool lost = flows_lost() != std::exchange(flows_lost_, flows_lost());
   if (lost && rules.extend_when_crowded) history_.extend(now_ns, to_ns(settings_.idle.tcp_s));

@@ -16,6 +16,7 @@ from scapy.utils import rdpcap, wrpcap
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("MAGLEV_BUILD", ROOT / "build"))
 MANY = 1_000_000  # answers a second
+FLOW_STORE = pathlib.Path(f"/dev/shm/maglev-replay-{os.getpid()}.flows")
 VIP, CLIENT = "198.51.100.10", "198.18.0.2"
 
 
@@ -153,6 +154,7 @@ def start_dataplane(directory, received, sent):
         "dataplane": {
             "main_core": 0, "cores": ["1@0"], "hugepages": False, "memory_mib": 128,
             "icmp_answers_per_second": MANY, "packet_buffer_bytes": 4096,
+            "flow_entries": 1024, "flow_store": str(FLOW_STORE),
             "ports": [{"name": "uplink", "device": f"net_pcap0,rx_pcap={received},tx_pcap={sent}",
                        "interface": ""}]}}) + "\n")
     return subprocess.Popen([BUILD / "dataplane/maglev-dataplane", configuration],
@@ -194,6 +196,7 @@ def test_the_dataplane_sends_the_same_frames(tables, tmp_path):
     finally:
         dataplane.terminate()
         _, log = dataplane.communicate(timeout=30)
+        FLOW_STORE.unlink(missing_ok=True)
     assert without_port_mac(sent) == wanted, log
 
 

@@ -60,8 +60,8 @@ dataplane:
   EXPECT_EQ(errors[0],
             "maglev.yaml:5:3: dataplane: unknown setting 'speed': expected one of main_core, "
             "cores, memory_mib, hugepages, packet_buffers, packet_buffer_bytes, "
-            "icmp_answers_per_second, "
-            "steering_program, eal_options, ports");
+            "icmp_answers_per_second, flow_entries, flow_store, steering_program, eal_options, "
+            "ports");
   EXPECT_EQ(errors[1],
             "maglev.yaml:4:15: dataplane.memory_mib: expected a whole number from 64 to 1048576, "
             "found 'lots'");
@@ -71,6 +71,19 @@ dataplane:
   EXPECT_NE(errors[3].find("maglev.yaml:10:7"), std::string::npos) << errors[3];
   EXPECT_NE(errors[3].find("two ports are named 'a'"), std::string::npos) << errors[3];
   EXPECT_NE(errors[4].find("1 core for 2 RX queues"), std::string::npos) << errors[4];
+}
+
+TEST(Settings, FlowTablesArePowersOfTwoAndTheirFileHasAnAbsolutePath) {
+  const auto [settings, errors] = read(R"(dataplane:
+  cores: [1]
+  flow_entries: 100000
+  flow_store: flows
+  ports: [{name: a, device: net_null0}]
+)");
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_EQ(errors[0].substr(0, 17), "maglev.yaml:3:17:") << errors[0];
+  EXPECT_NE(errors[0].find("65536 or 131072"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("absolute path"), std::string::npos) << errors[1];
 }
 
 TEST(Settings, APortMayOnlySendButNotEveryPort) {
