@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMib = 1u << 20;
 
-// Of all sizes. `count` is a file that the kernel keeps for each: free_hugepages or nr_hugepages.
+// Of all sizes. `count` is a file that the kernel keeps for each, like free_hugepages.
 uint64_t hugepage_mib(const char* count) {
   uint64_t bytes = 0;
   std::error_code none;
@@ -55,6 +55,12 @@ uint64_t hugepage_number() {
   return pages;
 }
 
+// That nobody uses or has been promised.
+uint64_t free_hugepage_mib() {
+  const uint64_t free_mib = hugepage_mib("free_hugepages");
+  return free_mib - std::min(free_mib, hugepage_mib("resv_hugepages"));
+}
+
 // Returns the free MiB of hugepages. Where others hold what is wanted, that is after a time: the
 // kernel gives back the memory of an AF_XDP socket some time after its process has ended, and who
 // starts in the place of one that was killed must not fail by that.
@@ -62,10 +68,10 @@ uint64_t await_hugepages(uint64_t wanted_mib) {
   constexpr auto kPatience = std::chrono::seconds(5);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   const bool may_come = hugepage_mib("nr_hugepages") >= wanted_mib;
-  uint64_t free_mib = hugepage_mib("free_hugepages");
+  uint64_t free_mib = free_hugepage_mib();
   while (may_come && free_mib < wanted_mib && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    free_mib = hugepage_mib("free_hugepages");
+    free_mib = free_hugepage_mib();
   }
   return free_mib;
 }
