@@ -25,8 +25,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +36,7 @@
 
 #include "dataplane/adoption.h"
 #include "dataplane/pipeline.h"
+#include "tables/boot_time.h"
 
 namespace maglev {
 namespace {
@@ -118,9 +121,22 @@ uint64_t for_each_burst(std::span<const std::vector<uint8_t>> frames, F f) {
 }
 
 struct Alone {
+  Alone(std::vector<std::vector<uint8_t>> of_file, const Snapshot& forward_by,
+        WorkerCounters& count, HugePages& memory)
+      : frames(std::move(of_file)), snapshot(&forward_by), counters(count) {
+    const size_t bytes = FlowTable::bytes_for(std::bit_ceil(2 * frames.size()));
+    flow_table.emplace(
+        std::span(static_cast<std::byte*>(memory.allocate(bytes, 128)), bytes));  // zeros
+    shared_flows.tables.push_back(&*flow_table);
+    shared_flows.boot_offset_ns = boot_time_ns();
+    state.flows = {&*flow_table, &shared_flows, &counters.tracking};
+  }
+
   std::vector<std::vector<uint8_t>> frames;
   const Snapshot* snapshot;
   WorkerCounters& counters;
+  std::optional<FlowTable> flow_table;
+  SharedFlows shared_flows;
   // The bench's packets are plain: they make no frames of the worker's own.
   PathState state{0,       1,
                   0,       [](void*, uint32_t) { return OutFrame{}; },
@@ -143,7 +159,7 @@ uint64_t count_instructions(Alone& alone) {
   return packets + collected;
 }
 
-constexpr std::array kStages = {"begin", "classify", "choose", "encapsulate", "count"};
+constexpr std::array kStages = {"begin", "classify", "choose", "track", "encapsulate", "count"};
 constexpr size_t kPasses = 21;
 
 uint64_t count_ticks(Alone& alone) {
@@ -160,10 +176,12 @@ uint64_t count_ticks(Alone& alone) {
       at[2] = __rdtsc();
       pipeline::choose(burst);
       at[3] = __rdtsc();
-      pipeline::encapsulate(burst);
+      if (burst.tracked_count > 0) track_flows(burst, *alone.snapshot, alone.state.flows);
       at[4] = __rdtsc();
-      count_burst(burst, alone.counters, alone.state);
+      pipeline::encapsulate(burst);
       at[5] = __rdtsc();
+      count_burst(burst, alone.counters, alone.state);
+      at[6] = __rdtsc();
       for (size_t stage = 0; stage < kStages.size(); ++stage)
         sum[stage] += at[stage + 1] - at[stage];
     });
@@ -188,11 +206,13 @@ void run(const std::string& what, const char* directory, const char* pcap) {
   const std::vector<PortFacts> ports(2, PortFacts{{2, 0, 0, 0, 0, 1}, 1500});
   std::vector<PoolNumberRecord> number_records(kMaxTrackedPools);
   PoolNumbers numbers(number_records);
-  Adopter adopter(directory, {}, ports, counting.vip_places, counting.backend_places, numbers,
+  const auto boot = read_boot_id();
+  if (!boot) throw std::runtime_error(boot.error());
+  Adopter adopter(directory, *boot, ports, counting.vip_places, counting.backend_places, numbers,
                   &tables);
   const auto snapshot = adopter.poll();
   if (snapshot == nullptr) throw std::runtime_error(adopter.last_refusal());
-  Alone alone{read_frames(pcap), snapshot.get(), counting.counters};
+  Alone alone(read_frames(pcap), *snapshot, counting.counters, huge_pages);
   const uint64_t packets = what == "ticks" ? count_ticks(alone) : count_instructions(alone);
   const auto& forwarded = counting.counters.verdicts[static_cast<size_t>(Verdict::kForwarded)];
   if (packets == 0 || forwarded.get() != packets) {

@@ -26,6 +26,8 @@
 #include <fmt/format.h>
 
 #include "bench/numbered_flow.h"
+#include "tables/boot_id.h"
+#include "tables/boot_time.h"
 #include "tables/report.h"
 #include "tests/dataplane/fixture.h"
 
@@ -52,11 +54,16 @@ struct Options {
   bool syn = false;
   bool ipv6 = false;  // packets, and the way to the backends
   Encapsulation encapsulation = Encapsulation::kIpInIp;
+  Tracking tracking = Tracking::kNone;
+  bool unsettled = false;  // all slots: every flow is remembered where it is
 };
 
 const std::map<std::string, Encapsulation> kEncapsulations = {{"ipip", Encapsulation::kIpInIp},
                                                               {"gre", Encapsulation::kGre},
                                                               {"gue", Encapsulation::kGueVariant0}};
+
+const std::map<std::string, Tracking> kTrackings = {
+    {"none", Tracking::kNone}, {"full", Tracking::kFull}, {"changed", Tracking::kChanged}};
 
 void write_file(const fs::path& path, const Image& image) {
   fs::create_directories(path.parent_path());
@@ -140,6 +147,33 @@ Checksum publish_pool(const Options& options, uint32_t number, uint64_t generati
   return pool_name;
 }
 
+// The past of slots whose old owners are gone, so that their flows are the owners'. Returns its
+// name.
+Checksum publish_history(const Options& options) {
+  constexpr uint64_t kHour_ns = 3600'000'000'000;
+  std::vector<SlotHistory> past;
+  for (uint32_t slot = 0; slot < kTableSize; ++slot) {
+    past.push_back({.slot = slot,
+                    .fallback = kNoOwner,
+                    .pending_until_ns = 0,
+                    .inherit_until_ns = boot_time_ns() + kHour_ns,
+                    .fallback_incarnation = 0,
+                    .zero = {}});
+  }
+  const Image file = build_history_file(value_of(read_boot_id()), past);
+  const Checksum name = value_of(check_history_file(file)).checksum;
+  write_file(options.directory / kHistoryDirectory / name.hex(), file);
+  return name;
+}
+
+void set_tracking(const Options& options, VipRecord& vip) {
+  vip.tracking = options.tracking;
+  if (options.tracking == Tracking::kNone) return;
+  vip.tcp_idle_s = 900;
+  vip.tcp_closing_idle_s = 30;
+  vip.udp_idle_s = 60;
+}
+
 std::string name_of(Encapsulation encapsulation) {
   return std::ranges::find(kEncapsulations, encapsulation,
                            &std::pair<const std::string, Encapsulation>::second)
@@ -157,6 +191,8 @@ Json publish(const Options& options, uint64_t generation) {
     pools[v].pool = publish_pool(options, v, generation, described["pools"]);
     vips.push_back(make_vip(fmt::format("vip{}", v), vip_address(options, v), vip_port(v),
                             VipProtocol::kTcp, v));
+    if (options.unsettled) pools[v].history = publish_history(options);
+    set_tracking(options, vips.back().record);
     vips.back().record.encapsulation = options.encapsulation;
     if (options.encapsulation == Encapsulation::kGueVariant0) {
       vips.back().record.gue_port = kGuePort;
@@ -295,6 +331,9 @@ void add_options(CLI::App& command, Options& options) {
   command.add_flag("--ipv6", options.ipv6, "IPv6 packets, to backends by IPv6");
   command.add_option("--encapsulation", options.encapsulation)
       ->transform(CLI::CheckedTransformer(kEncapsulations));
+  command.add_option("--tracking", options.tracking)
+      ->transform(CLI::CheckedTransformer(kTrackings));
+  command.add_flag("--unsettled", options.unsettled, "as if all slots had just changed hands");
   command.add_flag("--syn", options.syn, "TCP SYN rather than ACK");
 }
 

@@ -42,6 +42,8 @@ class Case:
     new_flows: bool = False
     ipv6: bool = False  # packets, and the way to the backends
     encapsulation: str = "ipip"  # or gre, gue
+    tracking: str = "none"  # or full, changed
+    unsettled: bool = False  # all slots, as if they had just changed hands
 
     @property
     def buffers(self):
@@ -124,7 +126,8 @@ class Rig:
                  "--vips", str(case.vips), "--backends", str(case.backends),
                  "--ip-lengths", ",".join(map(str, case.ip_lengths)),
                  "--encapsulation", case.encapsulation, *["--syn"] * case.new_flows,
-                 *["--ipv6"] * case.ipv6)
+                 *["--ipv6"] * case.ipv6, "--tracking", case.tracking,
+                 *["--unsettled"] * case.unsettled)
 
     def built(self, path):
         return self.options.build / path

@@ -8,7 +8,7 @@
 #include "dataplane/fragments.h"
 #include "dataplane/outbox.h"
 #include "dataplane/snapshot.h"
-#include "dataplane/track.h"
+#include "dataplane/tracking.h"
 #include "dataplane/verdict.h"
 
 namespace maglev {
@@ -23,20 +23,13 @@ enum class BurstSource : uint8_t { kDevice, kHold, kWorker };
 
 inline constexpr int32_t kNoTag = -1;
 
-// What tracking needs of a packet that fixed offsets cannot read.
-struct UncommonFlow {
+// What tracking needs to know of a packet.
+struct FlowPacket {
   uint64_t second_hash = 0;  // FlowIdentity::second
   PacketKind kind = PacketKind::kData;
   uint8_t opening = 0;  // TrackedPacket::opening
   // An ICMP error or a later fragment: it follows its flow, wherever that is remembered.
   bool only_follows = false;
-};
-
-// A packet whose slot alone does not decide.
-struct TrackedFlow {
-  SlotView slot;
-  TrackedPacket packet;
-  bool only_follows = false;  // see UncommonFlow
 };
 
 // Arrays run parallel: entry i of each belongs to packet i.
@@ -69,12 +62,11 @@ struct Burst {
   const BackendEntry* backend[kMaxBurst];  // null while no backend is known
 
   uint32_t uncommon_count = 0;
-  uint16_t uncommon[kMaxBurst];           // numbers of the packets that fixed offsets cannot read
-  bool undeliverable = false;             // some packet cannot go on as it is: too big, no hop left
-  UncommonFlow uncommon_flow[kMaxBurst];  // of those that are uncommon
+  uint16_t uncommon[kMaxBurst];  // numbers of the packets that fixed offsets cannot read
+  bool undeliverable = false;    // some packet cannot go on as it is: too big, no hop left
   uint32_t tracked_count = 0;
-  uint16_t tracked[kMaxBurst];          // numbers of the packets whose slot alone does not decide
-  TrackedFlow tracked_flow[kMaxBurst];  // parallel to tracked
+  uint16_t tracked[kMaxBurst];  // numbers of the packets whose slot alone does not decide
+  FlowPacket flow[kMaxBurst];   // of the uncommon packets, and of those that are tracked
 };
 
 // What a worker keeps between bursts.

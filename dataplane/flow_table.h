@@ -142,11 +142,21 @@ class FlowTable {
     friend class FlowTable;
     static constexpr uint64_t kMoving = ~0ull;
 
-    bool holds(uint64_t tag, uint64_t tail_wanted) const {
+    bool may_hold(uint64_t head_wanted) const {
+      return (head_.load(std::memory_order_relaxed) ^ head_wanted) >> 28 == 0;
+    }
+    // Where it may.
+    bool holds(uint64_t tail_wanted) const {
       constexpr uint64_t kTagAndPool = 0xfffull << 52 | 0x3fffull << 11;
       const uint64_t tail = tail_.load(std::memory_order_relaxed);
-      return ((head_.load(std::memory_order_relaxed) ^ tag << 28) >> 28) == 0 &&
-             ((tail ^ tail_wanted) & kTagAndPool) == 0 && (tail & 7) != 0;
+      return ((tail ^ tail_wanted) & kTagAndPool) == 0 && (tail & 7) != 0;
+    }
+
+    void see(FlowState state, uint32_t tick) {
+      constexpr uint64_t kSeenAndState = uint64_t{kFlowTickMask} << 25 | 7;
+      const uint64_t tail = tail_.load(std::memory_order_relaxed);
+      tail_.store((tail & ~kSeenAndState) | uint64_t{tick} << 25 | static_cast<uint64_t>(state),
+                  std::memory_order_release);
     }
 
     void write(const FlowEntry& entry) {
@@ -214,10 +224,19 @@ class FlowTable {
     return const_cast<Place*>(std::as_const(*this).find(at, pool));
   }
   const Place* find(const Position& at, uint16_t pool) const {
-    const uint64_t wanted = FlowEntry{.tag = at.tag, .pool = pool}.tail();
+    const FlowEntry wanted{.tag = at.tag, .pool = pool};
+    const uint64_t head = wanted.head();
+    const uint64_t tail = wanted.tail();
     for (const Bucket* bucket : {&buckets_[at.bucket], &buckets_[at.bucket ^ 1]}) {
-      for (const Place& place : bucket->places) {
-        if (place.holds(at.tag, wanted)) return &place;
+      // All four places, without a branch for each: which one it is no predictor knows.
+      uint32_t candidates = 0;
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < kWays; ++i) {
+        candidates |= uint32_t{bucket->places[i].may_hold(head)} << i;
+      }
+      for (; candidates != 0; candidates &= candidates - 1) {
+        const Place& place = bucket->places[std::countr_zero(candidates)];
+        if (place.holds(tail)) return &place;
       }
     }
     return nullptr;
@@ -240,7 +259,13 @@ class FlowTable {
 
   // --- for the writer ---
 
-  void write(Place& place, const FlowEntry& entry) { place.write(entry); }
+  void write(Place& place, const FlowEntry& entry) {
+    place.write(entry);
+  }
+  // Another packet of the flow that is there.
+  void see(Place& place, FlowState state, uint32_t tick) {
+    place.see(state, tick);
+  }
 
   // A flow that had no place has found this one.
   void store(Place& place, const FlowEntry& entry) {

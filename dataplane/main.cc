@@ -68,7 +68,8 @@ int run(int argc, char** argv) {
   bool detach = false;
   app.add_option("FILE", path, "configuration file (YAML)")->required();
   app.add_flag("--check", check, "only check the file");
-  app.add_flag("--detach", detach, "remove the steering programs from the AF_XDP ports, forget all flows, and exit");
+  app.add_flag("--detach", detach,
+               "remove the steering programs from the AF_XDP ports, forget all flows, and exit");
   if (const auto code = parse_command_line(app, argc, argv)) return *code;
 
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the log may go: forwarding does not

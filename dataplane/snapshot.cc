@@ -47,7 +47,12 @@ void fill(std::span<TrackedPool> tracked, const RootView& root,
           std::span<const std::shared_ptr<const PoolImage>> pools,
           std::span<const uint16_t> numbers) {
   for (size_t p = 0; p < pools.size(); ++p) {
-    tracked[p].image = pools[p].get();
+    const PoolImage& image = *pools[p];
+    tracked[p].image = &image;
+    tracked[p].serving = image.serving.data();
+    tracked[p].backends = static_cast<uint32_t>(image.serving.size());
+    tracked[p].unsettled = image.unsettled.data();
+    tracked[p].unsettled_count = static_cast<uint32_t>(image.unsettled.size());
     tracked[p].number = numbers[p];
   }
   for (const VipRecord& vip : root.vips) {
@@ -150,10 +155,11 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     fill_slots(image->slots32, pool, table, past);
   }
   for (const SlotHistory& slot : past) {
+    const uint32_t owner = owner_index(pool, table, slot.slot);
+    const SlotView view = unsettled_view(owner, slot.fallback, can_serve(pool, slot),
+                                         slot.pending_until_ns, slot.inherit_until_ns, 0);
     image->unsettled.push_back(
-        {slot.slot,
-         unsettled_view(owner_index(pool, table, slot.slot), slot.fallback, can_serve(pool, slot),
-                        slot.pending_until_ns, slot.inherit_until_ns, 0)});
+        {slot.slot, view.owner, view.fallback, view.pending_until_ns, view.inherit_until_ns});
   }
   return image;
 }

@@ -29,8 +29,14 @@ namespace maglev {
 // owner.
 struct UnsettledSlot {
   uint32_t slot;
-  SlotView view;
+  uint32_t owner;
+  uint32_t fallback;
+  uint64_t pending_until_ns;
+  uint64_t inherit_until_ns;
+
+  SlotView view() const { return {owner, fallback, pending_until_ns, inherit_until_ns}; }
 };
+static_assert(sizeof(UnsettledSlot) == 32);
 
 // One pool. A slot's word is the index of its owner where it is settled, the number of backends
 // and its place among the unsettled slots where it is not, and all ones where it is settled and no
@@ -66,21 +72,23 @@ struct PoolImage {
 // A pool as tracking sees it, with what its VIPs say together.
 struct TrackedPool {
   const PoolImage* image = nullptr;
+  const uint16_t* serving = nullptr;  // of the image
+  const UnsettledSlot* unsettled = nullptr;
+  uint32_t backends = 0;
+  uint32_t unsettled_count = 0;
   uint16_t number = 0;  // FlowEntry::pool
   bool full = false;    // some VIP tracks every flow
   FlowIdle idle;        // the longest of its VIPs
 
+  // What a word above the backends' indices stands for is read soon.
+  void prefetch(uint32_t word) const { __builtin_prefetch(unsettled + (word - backends)); }
   bool serves(uint32_t backend, uint8_t incarnation) const {
-    return backend < image->serving.size() &&
-           image->serving[backend] == (PoolImage::kServes | incarnation);
+    return backend < backends && serving[backend] == (PoolImage::kServes | incarnation);
   }
-  uint8_t incarnation(uint32_t backend) const {
-    return static_cast<uint8_t>(image->serving[backend]);
-  }
+  uint8_t incarnation(uint32_t backend) const { return static_cast<uint8_t>(serving[backend]); }
   SlotView slot_of_word(uint32_t word) const {
-    const auto backends = static_cast<uint32_t>(image->serving.size());
     if (word < backends) return {.owner = word, .fallback = word};
-    if (word - backends < image->unsettled.size()) return image->unsettled[word - backends].view;
+    if (word - backends < unsettled_count) return unsettled[word - backends].view();
     return {};
   }
   SlotView slot_of_hash(uint64_t hash) const {

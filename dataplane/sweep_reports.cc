@@ -15,7 +15,7 @@ PoolToSweep to_sweep(const TrackedPool& pool) {
                     .backends = static_cast<uint32_t>(pool.image->serving.size()),
                     .idle = pool.idle};
   for (const UnsettledSlot& slot : pool.image->unsettled) {
-    const uint32_t owner = slot.view.owner;
+    const uint32_t owner = slot.owner;
     sweep.unsettled.push_back(
         {slot.slot, owner, owner == kNoBackendIndex ? uint8_t{0} : pool.incarnation(owner)});
   }

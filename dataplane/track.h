@@ -25,7 +25,7 @@ namespace maglev {
 
 struct TrackedPacket {
   FlowIdentity flow;
-  FlowTable::Position at;  // of the flow, in the worker's table
+  FlowTable::Position at{};  // of the flow, in the worker's table
   uint16_t pool = 0;
   PacketKind kind = PacketKind::kData;
   uint8_t opening = 0;  // of a SYN: 8 bits of its sequence number
@@ -103,15 +103,14 @@ uint32_t track_unknown(FlowTable& table, FlowTable::Place* place, const TrackedP
   return choose_unknown<Rules>(slot, PacketKind::kData, view.now_ns).backend;
 }
 
-}  // namespace tracking
-
-// The backend of a packet in a slot that is not settled, or of a VIP that tracks every flow;
-// kNoBackendIndex where there is none. idle: of the packet's VIP.
-template <typename Rules = AllRules, typename View>
-uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& slot,
-               const FlowIdle& idle, const View& view, TrackingCounters& counters) {
-  FlowTable::Place* const place = table.find(packet.at, packet.pool);
-  std::optional<FlowEntry> entry = tracking::find_live(place, packet, idle, view, counters);
+// Whatever the packet and its flow are. Arguments by value: whoever has them in registers need not
+// write them down for the packets that never come here.
+template <typename Rules, typename View>
+[[gnu::noinline]] uint32_t track_by_all_rules(FlowTable& table, FlowTable::Place* place,
+                                              TrackedPacket packet, SlotView slot,
+                                              const FlowIdle& idle, const View& view,
+                                              TrackingCounters& counters) {
+  std::optional<FlowEntry> entry = find_live(place, packet, idle, view, counters);
   const bool known = entry.has_value();
   if (entry && Rules::kCheckBackend &&
       !view.serves(packet.pool, entry->backend, entry->incarnation)) {
@@ -122,9 +121,7 @@ uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& sl
     counters.reused_ports.add(1);
     entry.reset();
   }
-  if (!entry) {
-    return tracking::track_unknown<Rules>(table, place, packet, known, slot, view, counters);
-  }
+  if (!entry) return track_unknown<Rules>(table, place, packet, known, slot, view, counters);
   counters.known.add(1);
   if (is_useless(*entry, slot, view.now_ns) && !view.looks_elsewhere()) {
     if (place != nullptr) table.forget(*place);
@@ -132,10 +129,32 @@ uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& sl
   }
   entry->state = next_state(entry->state, packet.kind);
   entry->seen_tick = view.tick;
-  if (!tracking::remember<Rules>(table, place, packet, *entry, view)) {
-    counters.others_unstored.add(1);
-  }
+  if (!remember<Rules>(table, place, packet, *entry, view)) counters.others_unstored.add(1);
   return entry->backend;
+}
+
+}  // namespace tracking
+
+// The backend of a packet in a slot that is not settled, or of a VIP that tracks every flow;
+// kNoBackendIndex where there is none. idle: of the packet's VIP.
+template <typename Rules = AllRules, typename View>
+uint32_t track(FlowTable& table, const TrackedPacket& packet, const SlotView& slot,
+               const FlowIdle& idle, const View& view, TrackingCounters& counters) {
+  FlowTable::Place* const place = table.find(packet.at, packet.pool);
+  if (place != nullptr) [[likely]] {
+    // Most packets go on with a flow that is known here and stays where it is.
+    const FlowEntry entry = place->read();
+    if (!idle.has_expired(entry, view.tick) &&
+        continues<Rules>(entry, packet.kind, packet.opening) &&
+        view.serves(packet.pool, entry.backend, entry.incarnation) &&
+        !is_useless(entry, slot, view.now_ns)) [[likely]] {
+      counters.known.add(1);
+      const FlowState state = next_state(entry.state, packet.kind);
+      if (state != entry.state || view.tick != entry.seen_tick) table.see(*place, state, view.tick);
+      return entry.backend;
+    }
+  }
+  return tracking::track_by_all_rules<Rules>(table, place, packet, slot, idle, view, counters);
 }
 
 // The backend of what belongs to a flow without being a packet of it (an ICMP error, a later

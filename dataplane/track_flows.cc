@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "dataplane/track.h"
 #include "tables/flow_hash.h"
 
 namespace maglev {
@@ -22,20 +23,23 @@ class View {
   uint64_t now_ns;
   uint32_t tick;
 
+  // The pool of the next packet, which most questions will be about.
+  void look_at(const TrackedPool& pool) { pool_ = &pool; }
+
   const FlowIdle& idle(uint16_t pool) const {
     static constexpr FlowIdle kGone{};
-    const TrackedPool* const tracked = snapshot_.tracked_pool(pool);
+    const TrackedPool* const tracked = find(pool);
     return tracked == nullptr ? kGone : tracked->idle;
   }
   bool serves(uint16_t pool, uint32_t backend, uint8_t incarnation) const {
-    const TrackedPool* const tracked = snapshot_.tracked_pool(pool);
+    const TrackedPool* const tracked = find(pool);
     return tracked != nullptr && tracked->serves(backend, incarnation);
   }
   uint8_t incarnation(uint16_t pool, uint32_t backend) const {
-    return snapshot_.tracked_pool(pool)->incarnation(backend);
+    return find(pool)->incarnation(backend);
   }
   SlotView slot(uint16_t pool, uint32_t hash_upper) const {
-    const TrackedPool* const tracked = snapshot_.tracked_pool(pool);
+    const TrackedPool* const tracked = find(pool);
     return tracked == nullptr ? SlotView{} : tracked->slot_of_hash(uint64_t{hash_upper} << 32);
   }
   bool looks_elsewhere() const { return looks_before_; }
@@ -59,8 +63,13 @@ class View {
   }
 
  private:
+  const TrackedPool* find(uint16_t number) const {
+    return number == pool_->number ? pool_ : snapshot_.tracked_pool(number);
+  }
+
   const Snapshot& snapshot_;
   const FlowMemory& flows_;
+  const TrackedPool* pool_ = nullptr;
   bool looks_before_ = false;
 };
 
@@ -91,75 +100,73 @@ class PlainSecondHash {
   FlowHash6 hash6_;
 };
 
-void read_plain(const Burst& b, uint32_t i, const PlainSecondHash& second_hash, bool by_addresses,
-                TrackedPacket& packet) {
+void read_plain(Burst& b, uint32_t i, const PlainSecondHash& second_hash, bool by_addresses) {
   const uint8_t* const ip = b.ip[i];
   const bool ipv6 = is_ipv6(ip);
   const TransportKind read =
       kind_of_packet(ip[ipv6 ? kIpv6NextHeaderOffset : kIpv4ProtocolOffset],
                      ip + (ipv6 ? kIpv6HeaderLength : kIpv4HeaderLength), by_addresses);
-  packet.flow.second = second_hash(ip, by_addresses);
-  packet.kind = read.kind;
-  packet.opening = read.opening;
+  b.flow[i] = {second_hash(ip, by_addresses), read.kind, read.opening, false};
 }
 
-SlotView view_of_slot(const VipEntry& vip, const uint8_t* slot) {
-  SlotView view = vip.tracking->pool->slot_of_word(slot_word(vip.slot_bytes, slot));
-  view.full = vip.tracking->mode == Tracking::kFull;
-  view.udp_lead_ns = vip.tracking->udp_lead_ns;
+SlotView view_of_slot(const VipTracking& tracking, uint32_t word) {
+  SlotView view = tracking.pool->slot_of_word(word);
+  view.full = tracking.mode == Tracking::kFull;
+  view.udp_lead_ns = tracking.udp_lead_ns;
   return view;
 }
 
-// Whether it matters what is remembered of the packet's flow.
-bool is_remembered(const VipEntry& vip, const SlotView& slot) {
-  return slot.full || (vip.tracking->mode == Tracking::kChanged && slot.inherit_until_ns != 0);
+// The backend of a packet whose flow may be remembered.
+uint32_t backend_of(const Burst& b, uint32_t i, const SlotView& slot, const View& view,
+                    FlowMemory& flows) {
+  const VipTracking& tracking = *b.vip[i]->tracking;
+  const FlowPacket& flow = b.flow[i];
+  const uint16_t pool = tracking.pool->number;
+  const FlowIdentity identity{b.hash[i], flow.second_hash};
+  if (flow.only_follows) {
+    return follow(*flows.own, identity, pool, slot, tracking.idle, view);
+  }
+  const TrackedPacket packet{identity, flows.own->position_of(identity), pool, flow.kind,
+                             flow.opening};
+  return track(*flows.own, packet, slot, tracking.idle, view, *flows.counters);
+}
+
+// Reads the tracked packets and prefetches what is known of their flows and slots.
+void read_tracked(Burst& b, const PlainSecondHash& second_hash, const FlowMemory& flows) {
+  uint32_t u = 0;
+  for (uint32_t n = 0; n < b.tracked_count; ++n) {
+    const uint32_t i = b.tracked[n];
+    const VipEntry& vip = *b.vip[i];
+    if (vip.tracking->mode == Tracking::kChanged) {
+      vip.tracking->pool->prefetch(slot_word(vip.slot_bytes, b.slot[i]));
+    }
+    while (u < b.uncommon_count && b.uncommon[u] < i) ++u;
+    const bool uncommon = u < b.uncommon_count && b.uncommon[u] == i;
+    if (!uncommon) read_plain(b, i, second_hash, vip.tracking->by_addresses);
+    flows.own->prefetch(flows.own->position_of({b.hash[i], b.flow[i].second_hash}));
+  }
 }
 
 }  // namespace
 
 void track_flows(Burst& b, const Snapshot& snapshot, FlowMemory& flows) {
-  const View view(b, snapshot, flows);
-  const PlainSecondHash second_hash(second_seed(snapshot.hash_seed()));
-  uint32_t u = 0;
-  for (uint32_t n = 0; n < b.tracked_count; ++n) {
-    const uint32_t i = b.tracked[n];
-    const VipEntry& vip = *b.vip[i];
-    TrackedFlow& flow = b.tracked_flow[n];
-    flow.slot = view_of_slot(vip, b.slot[i]);
-    flow.only_follows = false;
-    if (flows.own == nullptr || !is_remembered(vip, flow.slot)) continue;
-    flow.packet.pool = vip.tracking->pool->number;
-    flow.packet.flow.hash = b.hash[i];
-    while (u < b.uncommon_count && b.uncommon[u] < i) ++u;
-    if (u < b.uncommon_count && b.uncommon[u] == i) {
-      const UncommonFlow& read = b.uncommon_flow[i];
-      flow.packet.flow.second = read.second_hash;
-      flow.packet.kind = read.kind;
-      flow.packet.opening = read.opening;
-      flow.only_follows = read.only_follows;
-    } else {
-      read_plain(b, i, second_hash, vip.tracking->by_addresses, flow.packet);
-    }
-    flow.packet.at = flows.own->position_of(flow.packet.flow);
-    flows.own->prefetch(flow.packet.at);
+  View view(b, snapshot, flows);
+  if (flows.own != nullptr) {
+    read_tracked(b, PlainSecondHash(second_seed(snapshot.hash_seed())), flows);
   }
   for (uint32_t n = 0; n < b.tracked_count; ++n) {
     const uint32_t i = b.tracked[n];
     const VipEntry& vip = *b.vip[i];
-    const TrackedFlow& flow = b.tracked_flow[n];
-    uint32_t backend = flow.slot.owner;
-    if (!is_remembered(vip, flow.slot)) {
-      // The owner's.
-    } else if (flows.own == nullptr) {
-      backend = choose_unknown(flow.slot, PacketKind::kData, view.now_ns).backend;
-    } else if (flow.only_follows) {
-      backend = follow(*flows.own, flow.packet.flow, flow.packet.pool, flow.slot,
-                       vip.tracking->idle, view);
-    } else {
-      backend =
-          track(*flows.own, flow.packet, flow.slot, vip.tracking->idle, view, *flows.counters);
+    const VipTracking& tracking = *vip.tracking;
+    const SlotView slot = view_of_slot(tracking, slot_word(vip.slot_bytes, b.slot[i]));
+    const bool settled = !slot.full && slot.inherit_until_ns == 0;
+    uint32_t backend = slot.owner;
+    if (tracking.mode != Tracking::kNone && !settled) {
+      view.look_at(*tracking.pool);
+      backend = flows.own == nullptr ? choose_unknown(slot, PacketKind::kData, view.now_ns).backend
+                                     : backend_of(b, i, slot, view, flows);
     }
-    if (backend == kNoBackendIndex) {
+    if (backend == kNoBackendIndex) [[unlikely]] {
       b.verdict[i] = Verdict::kNoBackend;
     } else {
       b.backend[i] = vip.backends + backend;

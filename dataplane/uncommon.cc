@@ -128,7 +128,7 @@ class Classifier {
   }
 
   void read_flow(const VipTracking& tracking, const uint8_t* transport) {
-    UncommonFlow& flow = b_.uncommon_flow[i_];
+    FlowPacket& flow = b_.flow[i_];
     flow = {};
     flow.second_hash =
         hash_tuple(flow_, tracking.by_addresses ? FlowHash::kAddresses : FlowHash::kFiveTuple,

@@ -181,14 +181,14 @@ TEST_F(Adoption, ASlotsHistoryIsReadWithItsPool) {
   const PoolImage& pool = *snapshot->pools()[0];
   ASSERT_EQ(pool.unsettled.size(), 3u);
   EXPECT_EQ(pool.unsettled[0].slot, 0u);
-  EXPECT_EQ(pool.unsettled[0].view.owner, owners[0]);
-  EXPECT_EQ(pool.unsettled[0].view.fallback, 2u);
-  EXPECT_EQ(pool.unsettled[0].view.pending_until_ns, 10u);
-  EXPECT_EQ(pool.unsettled[0].view.inherit_until_ns, 20u);
-  EXPECT_EQ(pool.unsettled[1].view.fallback, owners[7]) << "there is none";
-  EXPECT_EQ(pool.unsettled[2].view.fallback, owners[250]) << "another backend has its place";
-  EXPECT_EQ(pool.unsettled[2].view.pending_until_ns, 0u) << "nothing waits for it";
-  EXPECT_EQ(pool.unsettled[2].view.inherit_until_ns, 20u);
+  EXPECT_EQ(pool.unsettled[0].owner, owners[0]);
+  EXPECT_EQ(pool.unsettled[0].fallback, 2u);
+  EXPECT_EQ(pool.unsettled[0].pending_until_ns, 10u);
+  EXPECT_EQ(pool.unsettled[0].inherit_until_ns, 20u);
+  EXPECT_EQ(pool.unsettled[1].fallback, owners[7]) << "there is none";
+  EXPECT_EQ(pool.unsettled[2].fallback, owners[250]) << "another backend has its place";
+  EXPECT_EQ(pool.unsettled[2].pending_until_ns, 0u) << "nothing waits for it";
+  EXPECT_EQ(pool.unsettled[2].inherit_until_ns, 20u);
   EXPECT_EQ(pool.slots16[7], 3u + 1u) << "behind the backends";
   EXPECT_EQ(pool.slots16[8], owners[8]);
 }
@@ -300,8 +300,8 @@ bool is_index(uint32_t backend, const PoolImage& pool) {
 
 bool names_its_own(const PoolImage& pool) {
   return std::ranges::all_of(pool.unsettled, [&](const UnsettledSlot& slot) {
-    return slot.slot < pool.slots16.size() && is_index(slot.view.owner, pool) &&
-           is_index(slot.view.fallback, pool);
+    return slot.slot < pool.slots16.size() && is_index(slot.owner, pool) &&
+           is_index(slot.fallback, pool);
   });
 }
 
