@@ -60,19 +60,17 @@ Controller::Controller(Configuration configuration, State::Opened state,
       publisher_(std::move(publisher)),
       senses_(std::move(senses)),
       model_(configuration_.pools, configuration_.vips),
-      numberings_(std::move(state.remembered.numberings)),
+      connections_(
+          senses_.boot,
+          [this](const Checksum& table) { return publisher_->read(kTableDirectory, table); },
+          std::move(state.remembered.numberings), state.remembered.histories,
+          state.remembered.generation + 1),
       reported_generation_(sane_generation(reported_generation, "report", kMaxReportedGeneration)) {
   for (RememberedVerdict& known : state.remembered.verdicts) {
     const std::pair key(known.pool, known.backend);
     verdicts_.insert_or_assign(key, std::move(known));
   }
-  if (!publisher_->root().empty()) {
-    const auto root = check_root_file(publisher_->root());
-    published_generation_ = sane_generation(root->generation, "root");
-    if (root->hash_seed != configuration_.hash_seed) {
-      spdlog::warn("hash_seed differs from the one in use until now: most connections will move");
-    }
-  }
+  if (!publisher_->root().empty()) take_published_root();
   largest_generation_ = std::max({sane_generation(state.remembered.generation, "durable state"),
                                   published_generation_, reported_generation_});
   if (const auto dropped = model_.restore(state.remembered.overrides); !dropped.empty()) {
@@ -87,12 +85,31 @@ Controller::Controller(Configuration configuration, State::Opened state,
     dirty_pools_.insert(name);
   }
   // Of a pool that has left the file since, what is remembered goes too.
-  for (const auto& [name, numbering] : numberings_) dirty_pools_.insert(name);
+  dirty_pools_.merge(connections_.known());
   for (const auto& [name, settling] : settling_) {
     hold_checks_until_ = std::max(hold_checks_until_, settling.deadline);
   }
   hold_checks_until_ = std::min(hold_checks_until_, now + kLongestHoldForChecks);
   tick();
+}
+
+void Controller::take_published_root() {
+  const auto root = check_root_file(publisher_->root());
+  published_generation_ = sane_generation(root->generation, "root");
+  if (root->hash_seed != configuration_.hash_seed) {
+    spdlog::warn("hash_seed differs from the one in use until now: most connections will move");
+  }
+  for (const PoolReference& reference : root->pools) {
+    const auto file = publisher_->read(kPoolDirectory, reference.pool);
+    const auto pool = file ? check_pool_file(*file) : std::unexpected(file.error());
+    if (!pool) {
+      spdlog::error("a pool that is in use cannot be read, so that its connections may break: {}",
+                    pool.error());
+      continue;
+    }
+    const auto history = publisher_->read(kHistoryDirectory, reference.history);
+    connections_.take_published(*pool, history.value_or(FileImage()), published_generation_);
+  }
 }
 
 void Controller::forget(const std::vector<Model::Dropped>& dropped) {
@@ -336,6 +353,15 @@ void Controller::path_mtus_changed(const std::vector<ip::address>& addresses) {
                mtu.reason);
 }
 
+// Of a process that is gone, or of another boot of the machine, nothing is believed.
+void Controller::flows_reported(const DataplaneStatus& dataplane) {
+  if (!dataplane.is_fresh()) return;
+  const Report& report = *dataplane.report;
+  if (connections_.take_report(report, senses_.boot_time_ns(), published_generation_)) {
+    root_is_dirty_ = true;
+  }
+}
+
 bool Controller::is_outer_packet(const OuterPacket& packet) const {
   const bool is_encapsulated =
       packet.protocol == IPPROTO_IPIP || packet.protocol == IPPROTO_IPV6 ||
@@ -362,7 +388,10 @@ void Controller::look_for_damage() {
   if (published_generation_ == 0 || now < look_for_damage_at_) return;
   look_for_damage_at_ = now + kLookForDamageEvery;
   is_damaged_ = !publisher_->has_root() || std::ranges::any_of(planned_, [&](const auto& pool) {
-    return !publisher_->has_table(pool.second.table) || !publisher_->has_pool(pool.second.pool);
+    const PlannedPool& plan = pool.second;
+    return !publisher_->has(kTableDirectory, plan.table) ||
+           !publisher_->has(kPoolDirectory, plan.pool) ||
+           (plan.history != Checksum{} && !publisher_->has(kHistoryDirectory, plan.history));
   });
   if (!is_damaged_ || root_is_dirty_) return;
   spdlog::warn("the published files were changed or removed by somebody else: publishing again");
@@ -372,6 +401,10 @@ void Controller::look_for_damage() {
 std::expected<void, std::string> Controller::publish() {
   auto done = plan_dirty_pools();
   if (done) done = write_planned_files();
+  if (done) {
+    connections_.change(planned_, model_.vips(), senses_.boot_time_ns(), largest_generation_ + 1);
+    done = write_histories();
+  }
   if (done && !is_published()) {
     // Saved before it is visible, so that no later process can use the number again.
     ++largest_generation_;
@@ -398,18 +431,17 @@ bool Controller::is_published() const {
 }
 
 void Controller::save_publication() {
-  State::Publication publication{largest_generation_, {}, std::exchange(unsaved_verdicts_, {})};
-  for (const std::string& name : std::exchange(unsaved_numberings_, {})) {
-    const auto numbering = numberings_.find(name);
-    publication.numberings.emplace(name,
-                                   numbering == numberings_.end() ? nullptr : &numbering->second);
-  }
+  State::Publication publication{largest_generation_, connections_.changed_numberings(),
+                                 connections_.changed_histories(),
+                                 std::exchange(unsaved_verdicts_, {})};
   const bool is_new = largest_generation_ != saved_generation_ || !publication.numberings.empty() ||
-                      !publication.verdicts.empty();
+                      !publication.histories.empty() || !publication.verdicts.empty();
   if (!is_new) return;
   saved_generation_ = largest_generation_;
   // A failure is no reason to stop: the root carries the generation too, and traffic comes first.
-  if (const auto saved = state_->save_publication(publication); !saved) {
+  if (const auto saved = state_->save_publication(publication); saved) {
+    connections_.saved();
+  } else {
     spdlog::error(saved.error());
   }
 }
@@ -420,9 +452,8 @@ std::expected<void, std::string> Controller::plan_dirty_pools() {
     const auto pool = model_.pools().find(name);
     if (pool == model_.pools().end()) {
       planned_.erase(name);
-      if (numberings_.erase(name) > 0) unsaved_numberings_.insert(name);
+      connections_.forget(name);
     } else {
-      if (numberings_[name].update(pool->second.backends)) unsaved_numberings_.insert(name);
       if (const auto planned = plan_one(name, ReuseTable::kYes); !planned) return planned;
     }
     dirty_pools_.erase(name);
@@ -444,8 +475,9 @@ std::expected<void, std::string> Controller::plan_one(const std::string& name, R
   const Pool& pool = model_.pools().find(name)->second;
   const PoolSenses senses = senses_of(name);
   const PlannedPool* previous = planned(name);
-  auto plan = plan_pool(name, pool, numberings_[name], senses,
-                        reuse == ReuseTable::kYes ? previous : nullptr);
+  const Numbering& numbering = connections_.number(name, pool.backends, largest_generation_ + 1);
+  auto plan =
+      plan_pool(name, pool, numbering, senses, reuse == ReuseTable::kYes ? previous : nullptr);
   if (!plan) return std::unexpected(plan.error());
   const auto is_crowded = [](const PlannedPool& p) {
     return p.table_size < kSlotsPerBackend * p.membership.members.size();
@@ -490,17 +522,17 @@ void Controller::warn_of_layer2(const std::string& pool, size_t off_link) const 
 // have since been lost or damaged is made again.
 std::expected<void, std::string> Controller::write_planned_files() {
   for (auto& [name, plan] : planned_) {
-    const bool lost = (plan.table_file.empty() && !publisher_->has_table(plan.table)) ||
-                      (plan.pool_file.empty() && !publisher_->has_pool(plan.pool));
+    const bool lost = (plan.table_file.empty() && !publisher_->has(kTableDirectory, plan.table)) ||
+                      (plan.pool_file.empty() && !publisher_->has(kPoolDirectory, plan.pool));
     if (lost) {
       if (const auto planned = plan_one(name, ReuseTable::kNo); !planned) return planned;
     }
-    if (!plan.table_file.empty() && !publisher_->has_table(plan.table)) {
-      const auto written = publisher_->write_table(plan.table, plan.table_file);
+    if (!plan.table_file.empty() && !publisher_->has(kTableDirectory, plan.table)) {
+      const auto written = publisher_->write(kTableDirectory, plan.table, plan.table_file);
       if (!written) return written;
     }
-    if (!plan.pool_file.empty() && !publisher_->has_pool(plan.pool)) {
-      const auto written = publisher_->write_pool(plan.pool, plan.pool_file);
+    if (!plan.pool_file.empty() && !publisher_->has(kPoolDirectory, plan.pool)) {
+      const auto written = publisher_->write(kPoolDirectory, plan.pool, plan.pool_file);
       if (!written) return written;
     }
     plan.table_file = {};
@@ -509,19 +541,29 @@ std::expected<void, std::string> Controller::write_planned_files() {
   return {};
 }
 
+std::expected<void, std::string> Controller::write_histories() {
+  for (const auto& [name, plan] : planned_) {
+    if (plan.history == Checksum{} || publisher_->has(kHistoryDirectory, plan.history)) continue;
+    const auto written =
+        publisher_->write(kHistoryDirectory, plan.history, connections_.history_file(name));
+    if (!written) return written;
+  }
+  return {};
+}
+
 std::expected<void, std::string> Controller::write_root() {
-  std::set<Checksum> tables;
-  std::set<Checksum> pools;
+  Publisher::Named named;
   size_t unresolved = 0;
   for (const auto& [name, plan] : planned_) {
-    tables.insert(plan.table);
-    pools.insert(plan.pool);
+    named[kTableDirectory].insert(plan.table);
+    named[kPoolDirectory].insert(plan.pool);
+    named[kHistoryDirectory].insert(plan.history);
     unresolved += plan.unresolved;
   }
   auto root = plan_root(largest_generation_, configuration_.hash_seed, planned_, model_.vips());
-  const auto replaced =
-      publisher_->replace_root(std::move(root), std::move(tables), std::move(pools));
+  const auto replaced = publisher_->replace_root(std::move(root), std::move(named));
   if (!replaced) return replaced;
+  connections_.published(planned_);
   published_generation_ = largest_generation_;
   spdlog::info("published generation {}: {}, {}, {} without a next hop", published_generation_,
                counted(model_.vips().size(), "VIP"), counted(planned_.size(), "pool"),

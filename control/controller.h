@@ -23,6 +23,8 @@
 #include <vector>
 
 #include "control/configuration.h"
+#include "control/connections.h"
+#include "control/dataplane_report.h"
 #include "control/health.h"
 #include "control/model.h"
 #include "control/next_hops.h"
@@ -46,6 +48,8 @@ class Controller {
     // nullopt where this host cannot hear them.
     std::function<std::optional<PathMtus::Counts>()> path_mtu_messages;
     std::function<Clock::time_point()> now;
+    std::function<uint64_t()> boot_time_ns;  // as histories and reports count time
+    BootId boot{};
   };
 
   // `reported_generation` is the largest that the dataplane's report names, 0 without a report.
@@ -59,8 +63,10 @@ class Controller {
   const PlannedPool* planned(std::string_view pool) const;       // null before its publication
   // The table file of a pool that is planned.
   std::expected<std::vector<std::byte>, std::string> read_table(const PlannedPool& plan) const {
-    return publisher_->read_table(plan.table);
+    return publisher_->read(kTableDirectory, plan.table);
   }
+  const Connections& connections() const { return connections_; }
+  uint64_t boot_time_ns() const { return senses_.boot_time_ns(); }
   Clock::time_point now() const { return senses_.now(); }
   std::optional<PathMtus::Counts> path_mtu_messages() const { return senses_.path_mtu_messages(); }
   Health health_of(std::string_view pool, std::string_view backend) const;
@@ -86,6 +92,7 @@ class Controller {
   void health_changed(const std::string& pool, const std::string& backend, const Health& health);
   void next_hops_changed(const std::vector<boost::asio::ip::address>& addresses);
   void path_mtus_changed(const std::vector<boost::asio::ip::address>& addresses);
+  void flows_reported(const DataplaneStatus& dataplane);
 
   // Whether the dataplane may have sent such a packet.
   bool is_outer_packet(const OuterPacket& packet) const;
@@ -116,12 +123,14 @@ class Controller {
   std::expected<void, std::string> publish();
   bool is_published() const;
   void look_for_damage();
+  void take_published_root();
   void save_publication();
   std::expected<void, std::string> plan_dirty_pools();
   PoolSenses senses_of(const std::string& pool) const;
   enum class ReuseTable : bool { kNo, kYes };
   std::expected<void, std::string> plan_one(const std::string& name, ReuseTable reuse);
   std::expected<void, std::string> write_planned_files();
+  std::expected<void, std::string> write_histories();
   std::expected<void, std::string> write_root();
 
   Configuration configuration_;
@@ -129,10 +138,9 @@ class Controller {
   std::unique_ptr<Publisher> publisher_;
   Senses senses_;
   Model model_;
-  ByName<Numbering> numberings_;
+  Connections connections_;
   std::map<std::pair<std::string, std::string>, RememberedVerdict> verdicts_;
   std::vector<RememberedVerdict> unsaved_verdicts_;
-  std::set<std::string, std::less<>> unsaved_numberings_;  // of these pools
 
   ByName<PlannedPool> planned_;
   std::set<std::string, std::less<>> dirty_pools_;

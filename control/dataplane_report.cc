@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/inotify.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <cstring>
 
 #include "control/files.h"
+#include "tables/boot_time.h"
 #include "tables/published.h"
 
 namespace maglev {
@@ -27,12 +27,6 @@ constexpr size_t kMaxReportBytes = size_t{256} << 20;
 constexpr uint64_t kStaleAfterMs = 2000;
 // Tells a dataplane that died, which replaces no file, and makes up for news that inotify lost.
 constexpr std::chrono::milliseconds kPollEvery{500};
-
-uint64_t boottime_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 // Asking for the lock without taking it: taking it, even for a moment, could make a dataplane that
 // is just starting believe that another one runs.
@@ -66,13 +60,17 @@ uint64_t DataplaneStatus::adopted_generation() const {
 }
 
 uint64_t DataplaneStatus::report_age_ms() const {
-  const uint64_t now = boottime_ns();
+  const uint64_t now = boot_time_ns();
   if (!report || report->written_ns > now) return 0;
   return (now - report->written_ns) / 1000000;
 }
 
+bool DataplaneStatus::is_fresh() const {
+  return running && report && report_age_ms() < kStaleAfterMs;
+}
+
 bool DataplaneStatus::makes_progress(size_t worker) const {
-  return running && report_age_ms() < kStaleAfterMs && progress[worker];
+  return is_fresh() && progress[worker];
 }
 
 DataplaneStatus read_dataplane_status(const std::string& directory, const DataplaneStatus& before) {

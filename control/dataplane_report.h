@@ -26,6 +26,8 @@ struct DataplaneStatus {
   // The generation that all workers use at least; 0 while no dataplane is running.
   uint64_t adopted_generation() const;
   uint64_t report_age_ms() const;  // 0 without a report
+  // Whether the report is of a dataplane that lives and goes on reporting.
+  bool is_fresh() const;
   // Whether a worker of the report polls still. A dataplane that has stopped to report, as one that
   // was sent SIGSTOP, shows nothing of the kind.
   bool makes_progress(size_t worker) const;

@@ -22,6 +22,8 @@
 #include "control/next_hops.h"
 #include "control/path_mtu.h"
 #include "control/render.h"
+#include "tables/boot_id.h"
+#include "tables/boot_time.h"
 #include "tables/command_line.h"
 #include "tables/counted.h"
 
@@ -63,10 +65,10 @@ class Daemon {
     if (configuration.read_only_address) read_only.push_back(*configuration.read_only_address);
     listen_for_path_mtus(configuration.path_mtu_expiry_s);
     report_ = std::make_unique<DataplaneReport>(io_, configuration.dataplane.directory,
-                                                [this] { servers_.front()->dataplane_reported(); });
-    controller_ =
-        std::make_unique<Controller>(std::move(configuration), std::move(state),
-                                     std::move(publisher), reported_generation(), senses());
+                                                [this] { dataplane_reported(); });
+    controller_ = std::make_unique<Controller>(std::move(configuration), std::move(state),
+                                               std::move(publisher), reported_generation(),
+                                               senses(need(read_boot_id())));
     listen_on(socket, [this](const ApiRequest& request) {
       return answer_api(*controller_, report_->status(), request, [this] { return reload(); });
     });
@@ -128,14 +130,21 @@ class Daemon {
     return path_mtus_->counts();
   }
 
-  Controller::Senses senses() {
+  void dataplane_reported() {
+    controller_->flows_reported(report_->status());
+    servers_.front()->dataplane_reported();
+  }
+
+  Controller::Senses senses(const BootId& boot) {
     return {[this](const auto& targets) { health_.set_targets(targets); },
             [this](auto pool, auto backend) { return health_.of(pool, backend); },
             [this](const auto& addresses) { next_hops_->watch(addresses); },
             [this](const auto& address) { return next_hops_->of(address); },
             [this](const auto& address) { return path_mtu_of(address); },
             [this] { return path_mtu_messages(); },
-            Controller::Clock::now};
+            Controller::Clock::now,
+            boot_time_ns,
+            boot};
   }
 
   void wait_for_reload() {

@@ -56,18 +56,19 @@ PoolBackend describe_backend(const Numbering::Place& place, const Backend& backe
 
 Numbering::Numbering(std::vector<Place> places) : places_(std::move(places)) {
   for (uint32_t index = 0; index < places_.size(); ++index) {
-    if (!places_[index].name.empty()) indices_.emplace(places_[index].name, index);
+    if (places_[index].lives()) indices_.emplace(places_[index].name, index);
   }
 }
 
-bool Numbering::update(const ByName<Backend>& backends) {
+bool Numbering::update(const ByName<Backend>& backends, uint64_t generation) {
   bool changed = false;
   for (Place& place : places_) {
-    if (place.name.empty() || backends.contains(place.name)) continue;
+    if (!place.lives() || backends.contains(place.name)) continue;
     indices_.erase(place.name);
-    place.name.clear();
+    place.left_in = generation;
     changed = true;
   }
+  for (size_t left = leaving(); left > kMostLeaving; --left) free_oldest();
   uint32_t index = 0;
   for (const auto& [name, backend] : backends) {
     if (indices_.contains(name)) continue;
@@ -79,6 +80,31 @@ bool Numbering::update(const ByName<Backend>& backends) {
     changed = true;
   }
   return changed;
+}
+
+bool Numbering::free_swept(uint64_t generation,
+                           const std::function<bool(uint32_t place)>& is_named) {
+  bool changed = false;
+  for (uint32_t index = 0; index < places_.size(); ++index) {
+    Place& place = places_[index];
+    if (place.left_in == 0 || place.left_in > generation || is_named(index)) continue;
+    place.name.clear();
+    place.left_in = 0;
+    changed = true;
+  }
+  return changed;
+}
+
+size_t Numbering::leaving() const {
+  return static_cast<size_t>(
+      std::ranges::count_if(places_, [](const Place& place) { return place.left_in != 0; }));
+}
+
+void Numbering::free_oldest() {
+  const auto age = [](const Place& place) { return place.left_in - 1; };  // of others: the largest
+  Place& oldest = *std::ranges::min_element(places_, {}, age);
+  oldest.name.clear();
+  oldest.left_in = 0;
 }
 
 std::optional<size_t> Membership::place_of(std::string_view name) const {
@@ -177,7 +203,7 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
 
   std::vector<PoolBackend> backends;
   for (const Numbering::Place& place : numbering.places()) {
-    if (place.name.empty()) {
+    if (!place.lives()) {
       backends.emplace_back();
       continue;
     }
@@ -195,7 +221,9 @@ std::expected<PlannedPool, std::string> plan_pool(std::string_view name, const P
   }
   std::vector<uint32_t> owner_backends;
   for (const WeightedName& member : plan.membership.members) {
-    owner_backends.push_back(numbering.index_of(member.name));
+    const uint32_t index = numbering.index_of(member.name);
+    owner_backends.push_back(index);
+    plan.owners.push_back({index, numbering.places()[index].incarnation});
   }
   plan.pool_file = build_pool_file(name, plan.table, backends, owner_backends);
   // What the dataplane would refuse is not published.
@@ -211,7 +239,7 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
   ByName<uint32_t> pool_indices;
   for (const auto& [name, pool] : pools) {
     pool_indices.emplace(name, static_cast<uint32_t>(pool_files.size()));
-    pool_files.push_back({pool.pool, {}});
+    pool_files.push_back({pool.pool, pool.history});
   }
   std::vector<RootVip> root_vips;
   for (const auto& [name, vip] : vips) {

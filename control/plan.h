@@ -4,8 +4,9 @@
 // Pure functions of their arguments, any thread. Invariants:
 // 1. The table depends on the pool's settings and its set of usable backends alone, never on
 //    history, so two hosts with the same membership hold the same table file.
-// 2. A backend keeps its index while it lives, whatever else comes and goes. One that takes an
-//    index used before has another incarnation there.
+// 2. A backend keeps its index while it lives, whatever else comes and goes. Once it is gone the
+//    index stays out of use until no flow is remembered by it; who takes it then has another
+//    incarnation there.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include "control/health.h"
 #include "control/next_hops.h"
 #include "control/path_mtu.h"
+#include "control/slot_history.h"
 #include "tables/movement.h"
 #include "tables/published.h"
 
@@ -32,22 +34,37 @@ class Numbering {
   struct Place {
     std::string name;  // empty: free
     uint8_t incarnation = 0;
+    uint64_t left_in = 0;  // the generation that took the backend out; 0: it lives
+    bool lives() const { return !name.empty() && left_in == 0; }
     bool operator==(const Place&) const = default;
   };
+
+  // More backends that are gone keep no place: the oldest of them is then reused at once. With so
+  // many it takes kMostLeaving * 256 removals, while a single flow is remembered, until the
+  // incarnation does not tell any more whose it was.
+  static constexpr size_t kMostLeaving = 1024;
 
   Numbering() = default;
   explicit Numbering(std::vector<Place> places);
 
-  // Frees the places of backends that are no more, then gives new ones the lowest free places, in
-  // order of name. Returns whether anything changed.
-  bool update(const ByName<Backend>& backends);
+  // Takes out backends that are no more, then gives new ones the lowest free places, in order of
+  // name. `generation` is the one that will publish it. Returns whether anything changed.
+  bool update(const ByName<Backend>& backends, uint64_t generation);
+
+  // Frees the places of backends gone, of which a look at all flows, begun when every worker used
+  // `generation` or a later one, found none. is_named tells of a place whether it found one, or
+  // anything else still speaks of it. Returns whether anything changed.
+  bool free_swept(uint64_t generation, const std::function<bool(uint32_t place)>& is_named);
 
   const std::vector<Place>& places() const { return places_; }
   uint32_t index_of(std::string_view name) const { return indices_.find(name)->second; }
+  size_t leaving() const;  // backends gone whose places are not free
 
  private:
+  void free_oldest();
+
   std::vector<Place> places_;
-  ByName<uint32_t> indices_;
+  ByName<uint32_t> indices_;  // of those that live
 };
 
 // The largest outer packet that reaches a backend, as far as this host knows.
@@ -100,10 +117,12 @@ struct PlannedPool {
   PlacementKind placement = PlacementKind::kMaglev;
   uint32_t table_size = 0;
   std::vector<uint32_t> owned_slots;  // one per member
+  std::vector<SlotOwner> owners;      // likewise: their places
   size_t unresolved = 0;              // backends without a next hop
   size_t off_link = 0;                // backends behind a gateway
   Checksum table;
   Checksum pool;
+  Checksum history;  // of what plan_pool() knows nothing; all zeros: every slot is settled
   std::vector<std::byte> table_file;  // empty when the table is the previous plan's
   std::vector<std::byte> pool_file;
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +21,15 @@ namespace fs = std::filesystem;
 
 // Far above any tree that this program writes: the largest table takes 64 MiB of slots.
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+constexpr std::array<std::pair<std::string_view, FileKind>, 3> kFolders = {
+    {{kTableDirectory, FileKind::kTable},
+     {kPoolDirectory, FileKind::kPool},
+     {kHistoryDirectory, FileKind::kHistory}}};
+
+FileKind kind_in(std::string_view folder) {
+  return std::ranges::find(kFolders, folder, &decltype(kFolders)::value_type::first)->second;
+}
 
 std::expected<int, std::string> take_lock(const std::string& directory) {
   const std::string path = fmt::format("{}/{}", directory, kControlLockFileName);
@@ -62,13 +72,12 @@ bool Publisher::Seen::operator==(const Seen& other) const {
 }
 
 std::expected<std::unique_ptr<Publisher>, std::string> Publisher::open(std::string directory) {
-  const std::string tables = fmt::format("{}/{}", directory, kTableDirectory);
-  const std::string pools = fmt::format("{}/{}", directory, kPoolDirectory);
   if (const auto made = make_directory(directory); !made) return std::unexpected(made.error());
   const auto lock_fd = take_lock(directory);
   if (!lock_fd) return std::unexpected(lock_fd.error());
   std::unique_ptr<Publisher> publisher(new Publisher(directory, *lock_fd));
-  for (const std::string& folder : {tables, pools}) {
+  for (const auto& [name, kind] : kFolders) {
+    const std::string folder = fmt::format("{}/{}", directory, name);
     if (const auto made = make_directory(folder); !made) return std::unexpected(made.error());
     remove_asides(folder);
   }
@@ -100,9 +109,9 @@ Publisher::~Publisher() {
   ::close(lock_fd_);
 }
 
-std::expected<std::vector<std::byte>, std::string> Publisher::read_table(
-    const Checksum& name) const {
-  return read_whole_file(path_of(kTableDirectory, name), kMaxFileBytes);
+std::expected<std::vector<std::byte>, std::string> Publisher::read(std::string_view folder,
+                                                                   const Checksum& name) const {
+  return read_whole_file(path_of(folder, name), kMaxFileBytes);
 }
 
 std::string Publisher::path_of(std::string_view folder, const Checksum& name) const {
@@ -119,7 +128,7 @@ bool Publisher::has_root() const {
   return root_seen_ && look_at(fmt::format("{}/{}", directory_, kRootFileName)) == root_seen_;
 }
 
-bool Publisher::has_file(std::string_view folder, const Checksum& name) {
+bool Publisher::has(std::string_view folder, const Checksum& name) {
   const std::string path = path_of(folder, name);
   const std::optional<Seen> now = look_at(path);
   const auto before = seen_.find(path);
@@ -127,8 +136,8 @@ bool Publisher::has_file(std::string_view folder, const Checksum& name) {
   seen_.erase(path);
   if (!now) return false;
   const auto content = read_whole_file(path, kMaxFileBytes);
-  const FileKind kind = folder == kTableDirectory ? FileKind::kTable : FileKind::kPool;
-  const auto header = content ? check_header(*content, kind) : std::unexpected(content.error());
+  const auto header =
+      content ? check_header(*content, kind_in(folder)) : std::unexpected(content.error());
   if (!header || (*header)->checksum != name) {
     spdlog::warn("{} is damaged and will be replaced: {}", path,
                  header ? "it is another file" : header.error());
@@ -138,9 +147,8 @@ bool Publisher::has_file(std::string_view folder, const Checksum& name) {
   return true;
 }
 
-std::expected<void, std::string> Publisher::write_file(std::string_view folder,
-                                                       const Checksum& name,
-                                                       std::span<const std::byte> file) {
+std::expected<void, std::string> Publisher::write(std::string_view folder, const Checksum& name,
+                                                  std::span<const std::byte> file) {
   // It may have been removed since open().
   const auto made = make_directory(fmt::format("{}/{}", directory_, folder));
   if (!made) return made;
@@ -151,36 +159,36 @@ Publisher::Named Publisher::named_by_current_root() const {
   Named named;
   const auto root = check_root_file(root_);
   for (const PoolReference& reference : root->pools) {
-    named.pools.insert(reference.pool);
-    const auto file = read_whole_file(path_of(kPoolDirectory, reference.pool), kMaxFileBytes);
+    named[kPoolDirectory].insert(reference.pool);
+    named[kHistoryDirectory].insert(reference.history);
+    const auto file = read(kPoolDirectory, reference.pool);
     if (!file) continue;
-    if (const auto view = check_pool_file(*file)) named.tables.insert(view->table);
+    if (const auto view = check_pool_file(*file)) named[kTableDirectory].insert(view->table);
   }
   return named;
 }
 
-std::expected<void, std::string> Publisher::replace_root(std::vector<std::byte> root,
-                                                         std::set<Checksum> tables,
-                                                         std::set<Checksum> pools) {
+std::expected<void, std::string> Publisher::replace_root(std::vector<std::byte> root, Named named) {
   const std::string path = fmt::format("{}/{}", directory_, kRootFileName);
   if (const auto replaced = replace_file(path, root); !replaced) return replaced;
   root_ = std::move(root);
   root_seen_ = look_at(path);
-  recent_.push_back({std::move(tables), std::move(pools)});
+  recent_.push_back(std::move(named));
   while (recent_.size() > kKeptRoots + 1) recent_.pop_front();
-  sweep(kTableDirectory, &Named::tables);
-  sweep(kPoolDirectory, &Named::pools);
+  for (const auto& [folder, kind] : kFolders) sweep(folder);
   return {};
 }
 
-void Publisher::sweep(std::string_view folder, std::set<Checksum> Named::*used) {
+void Publisher::sweep(std::string_view folder) {
   std::error_code error;
   for (const auto& entry :
        fs::directory_iterator(fmt::format("{}/{}", directory_, folder), error)) {
     const auto name = Checksum::from_hex(entry.path().filename().string());
     if (!name) continue;
-    const bool in_use = std::ranges::any_of(
-        recent_, [&](const Named& named) { return (named.*used).contains(*name); });
+    const bool in_use = std::ranges::any_of(recent_, [&](const Named& named) {
+      const auto used = named.find(folder);
+      return used != named.end() && used->second.contains(*name);
+    });
     if (in_use) continue;
     seen_.erase(entry.path().string());
     fs::remove(entry.path(), error);

@@ -1,4 +1,4 @@
-// The published directory: writes table and pool files and replaces the root.
+// The published directory: writes table, pool and history files and replaces the root.
 //
 // Thread: one at a time. Ownership: holds the directory's control lock while it lives, so there is
 // one publisher per directory; the kernel releases the lock whatever the cause of death.
@@ -44,33 +44,22 @@ class Publisher {
   // Whether the root last put in place is still there, untouched.
   bool has_root() const;
 
-  // Whether the file is there, whole. Looks into a file only when it changed since the last look.
-  bool has_table(const Checksum& name) { return has_file(kTableDirectory, name); }
-  bool has_pool(const Checksum& name) { return has_file(kPoolDirectory, name); }
+  // A file that never changes, by the folder that it lies in (tables/published.h) and its name.
 
-  // A table's file as it lies there, unchecked.
-  std::expected<std::vector<std::byte>, std::string> read_table(const Checksum& name) const;
+  // Whether it is there, whole. Looks into a file only when it changed since the last look.
+  bool has(std::string_view folder, const Checksum& name);
+  // As it lies there, unchecked.
+  std::expected<std::vector<std::byte>, std::string> read(std::string_view folder,
+                                                          const Checksum& name) const;
+  std::expected<void, std::string> write(std::string_view folder, const Checksum& name,
+                                         std::span<const std::byte> file);
 
-  std::expected<void, std::string> write_table(const Checksum& name,
-                                               std::span<const std::byte> file) {
-    return write_file(kTableDirectory, name, file);
-  }
-  std::expected<void, std::string> write_pool(const Checksum& name,
-                                              std::span<const std::byte> file) {
-    return write_file(kPoolDirectory, name, file);
-  }
-
-  // Puts a root in place, then removes files that it and the last few roots do not name. `tables`
-  // and `pools` are what it names, all of it there.
-  std::expected<void, std::string> replace_root(std::vector<std::byte> root,
-                                                std::set<Checksum> tables,
-                                                std::set<Checksum> pools);
+  // Puts a root in place, then removes files that it and the last few roots do not name. `named` is
+  // what it names, all of it there.
+  using Named = std::map<std::string_view, std::set<Checksum>>;  // by folder
+  std::expected<void, std::string> replace_root(std::vector<std::byte> root, Named named);
 
  private:
-  struct Named {
-    std::set<Checksum> tables;
-    std::set<Checksum> pools;
-  };
   // What tells that a file is still the one that was looked into.
   struct Seen {
     ino_t inode;
@@ -83,10 +72,7 @@ class Publisher {
 
   Publisher(std::string directory, int lock_fd);
   std::string path_of(std::string_view folder, const Checksum& name) const;
-  bool has_file(std::string_view folder, const Checksum& name);
-  std::expected<void, std::string> write_file(std::string_view folder, const Checksum& name,
-                                              std::span<const std::byte> file);
-  void sweep(std::string_view folder, std::set<Checksum> Named::*used);
+  void sweep(std::string_view folder);
   Named named_by_current_root() const;
 
   std::string directory_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include "control/plan.h"
 #include "control/publisher.h"
@@ -13,6 +12,8 @@ namespace maglev {
 namespace {
 
 namespace ip = boost::asio::ip;
+
+constexpr uint64_t kRenderedGeneration = 1;
 
 std::array<uint8_t, 6> rendered_mac(const ip::address& address) {
   const Address bytes = to_record(address);
@@ -38,15 +39,15 @@ std::expected<PlannedPool, std::string> render_pool(const std::string& name, con
                                                     const Configuration& configuration,
                                                     Publisher& publisher) {
   Numbering numbering;
-  numbering.update(pool.backends);
+  numbering.update(pool.backends, kRenderedGeneration);
   const PoolSenses senses{
       [](const std::string&) { return HealthVerdict::kUp; },
       [&](const ip::address& address) { return rendered_way_out(address, configuration); },
       [](const std::string&) { return false; }};
   auto plan = plan_pool(name, pool, numbering, senses, nullptr);
   if (!plan) return plan;
-  for (const auto& written : {publisher.write_table(plan->table, plan->table_file),
-                              publisher.write_pool(plan->pool, plan->pool_file)}) {
+  for (const auto& written : {publisher.write(kTableDirectory, plan->table, plan->table_file),
+                              publisher.write(kPoolDirectory, plan->pool, plan->pool_file)}) {
     if (!written) return std::unexpected(written.error());
   }
   return plan;
@@ -73,18 +74,17 @@ std::expected<void, std::string> render(const Configuration& configuration,
     prefixes.push_back(only(source));
   }
   ByName<PlannedPool> plans;
-  std::set<Checksum> tables;
-  std::set<Checksum> pools;
+  Publisher::Named named;
   for (const auto& [name, pool] : rendered.pools) {
     auto plan = render_pool(name, pool, rendered, **publisher);
     if (!plan) return std::unexpected(plan.error());
-    tables.insert(plan->table);
-    pools.insert(plan->pool);
+    named[kTableDirectory].insert(plan->table);
+    named[kPoolDirectory].insert(plan->pool);
     plans.emplace(name, std::move(*plan));
   }
   return (*publisher)
-      ->replace_root(plan_root(1, rendered.hash_seed, plans, rendered.vips), std::move(tables),
-                     std::move(pools));
+      ->replace_root(plan_root(kRenderedGeneration, rendered.hash_seed, plans, rendered.vips),
+                     std::move(named));
 }
 
 }  // namespace maglev

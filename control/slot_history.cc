@@ -27,12 +27,27 @@ void PoolHistory::change(std::span<const SlotOwner> before, std::span<const Slot
   entries_ = std::move(merged);
 }
 
-void PoolHistory::extend(uint64_t now_ns, uint64_t longest_idle_ns) {
+bool PoolHistory::extend(uint64_t now_ns, uint64_t longest_idle_ns) {
+  const uint64_t window_ns = longest_idle_ns + kAdoptionGrace_ns;
+  bool any = false;
   for (PastOwner& entry : entries_) {
     if (entry.inherit_until_ns < now_ns + kAdoptionGrace_ns) continue;
-    entry.inherit_until_ns =
-        std::max(entry.inherit_until_ns, now_ns + longest_idle_ns + kAdoptionGrace_ns);
+    const uint64_t changed_ns = entry.pending_until_ns - kSynGrace_ns;
+    const uint64_t until_ns = std::min(now_ns + window_ns, changed_ns + kMostWindows * window_ns);
+    if (until_ns <= entry.inherit_until_ns) continue;
+    entry.inherit_until_ns = until_ns;
+    any = true;
   }
+  return any;
+}
+
+std::optional<uint64_t> PoolHistory::first_end_ns(uint64_t now_ns) const {
+  std::optional<uint64_t> first_ns;
+  for (const PastOwner& entry : entries_) {
+    if (entry.inherit_until_ns < now_ns + kAdoptionGrace_ns) continue;
+    first_ns = std::min(first_ns.value_or(entry.inherit_until_ns), entry.inherit_until_ns);
+  }
+  return first_ns;
 }
 
 uint32_t PoolHistory::settle(const PoolSweep& sweep) {

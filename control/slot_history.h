@@ -20,7 +20,8 @@
 //    the slot's last change or a later one, and that saw no live flow of another backend than the
 //    owner.
 // 4. Where workers could not remember every older flow (a flood, a table too small), extend() makes
-//    the window longer before it ends: within it such a flow needs no memory.
+//    the window longer before it ends: within it such a flow needs no memory. A bound of that is
+//    needed: within the window new flows that find no room stay with the fallback too.
 // 5. entries() is sorted by slot, each slot once. Slots that had no owner before have no entry: no
 //    flow is older than the change.
 //
@@ -29,6 +30,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -61,6 +63,8 @@ struct PoolSweep {
   std::span<const uint32_t> disagreeing;  // slots with a live flow of another backend; sorted
 };
 
+inline constexpr uint64_t kMostWindows = 4;
+
 class PoolHistory {
  public:
   PoolHistory() = default;
@@ -73,8 +77,12 @@ class PoolHistory {
               uint64_t longest_idle_ns, uint64_t generation);
 
   // Workers had no room for flows that they saw; all of it must be published. Windows that end
-  // before every worker would know stay as they are.
-  void extend(uint64_t now_ns, uint64_t longest_idle_ns);
+  // before every worker would know stay as they are, and none becomes longer than kMostWindows of
+  // those that a change begins. Returns whether any did.
+  bool extend(uint64_t now_ns, uint64_t longest_idle_ns);
+
+  // When the first of the windows ends that can still be extended; nullopt: none can.
+  std::optional<uint64_t> first_end_ns(uint64_t now_ns) const;
 
   // How many slots the sweep settled.
   uint32_t settle(const PoolSweep& sweep);

@@ -4,10 +4,13 @@
 
 #include <sqlite3.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace maglev {
 
@@ -47,6 +50,10 @@ class Statement {
                             SQLITE_TRANSIENT));
     return *this;
   }
+  Statement& bind(std::span<const std::byte> value) {
+    check(sqlite3_bind_blob64(statement_, ++bound_, value.data(), value.size(), SQLITE_TRANSIENT));
+    return *this;
+  }
 
   bool next_row() {
     const int result = sqlite3_step(statement_);
@@ -63,14 +70,21 @@ class Statement {
 
   int64_t number(int column) { return sqlite3_column_int64(statement_, column); }
   std::string text(int column) {
-    const auto* bytes = static_cast<const char*>(sqlite3_column_blob(statement_, column));
-    const auto length = static_cast<size_t>(sqlite3_column_bytes(statement_, column));
-    return bytes == nullptr ? std::string() : std::string(bytes, length);
+    const auto value = blob(column);
+    return {reinterpret_cast<const char*>(value.data()), value.size()};
+  }
+  std::vector<std::byte> bytes(int column) {
+    const auto value = blob(column);
+    return {value.begin(), value.end()};
   }
 
  private:
   void check(int result) {
     if (result != SQLITE_OK) throw SqliteError(database_);
+  }
+  std::span<const std::byte> blob(int column) {
+    const auto* bytes = static_cast<const std::byte*>(sqlite3_column_blob(statement_, column));
+    return {bytes, static_cast<size_t>(sqlite3_column_bytes(statement_, column))};
   }
 
   sqlite3* database_;

@@ -10,6 +10,7 @@
 #include "control/files.h"
 #include "control/json_form.h"
 #include "control/sqlite.h"
+#include "tables/history.h"
 
 namespace maglev {
 namespace {
@@ -30,6 +31,11 @@ constexpr const char* kSetUp = R"(
   CREATE TABLE IF NOT EXISTS places(
     pool TEXT, place INTEGER, name TEXT NOT NULL, incarnation INTEGER NOT NULL,
     PRIMARY KEY (pool, place));
+  CREATE TABLE IF NOT EXISTS leaving(
+    pool TEXT, place INTEGER, name TEXT NOT NULL, left_in INTEGER NOT NULL,
+    PRIMARY KEY (pool, place));
+  CREATE TABLE IF NOT EXISTS histories(
+    pool TEXT PRIMARY KEY, image BLOB NOT NULL);
   CREATE TABLE IF NOT EXISTS verdicts(
     pool TEXT, backend TEXT, target TEXT NOT NULL, up INTEGER NOT NULL,
     PRIMARY KEY (pool, backend));
@@ -78,6 +84,46 @@ std::string stored_key(const OverrideKey& key) {
   return key.pool.empty() ? key.name : fmt::format("{}/{}", key.pool, key.name);
 }
 
+// Places of backends gone are there as free ones too, with their names apart.
+ByName<Numbering> load_numberings(sqlite3* database) {
+  std::map<std::string, std::vector<Numbering::Place>> places;
+  Statement place(database, "SELECT pool, place, name, incarnation FROM places");
+  while (place.next_row()) {
+    const auto index = static_cast<uint64_t>(place.number(1));
+    if (index >= kMaxBackends) continue;
+    auto& list = places[place.text(0)];
+    list.resize(std::max<size_t>(list.size(), index + 1));
+    list[index] = {place.text(2), static_cast<uint8_t>(place.number(3))};
+  }
+  Statement left(database, "SELECT pool, place, name, left_in FROM leaving");
+  while (left.next_row()) {
+    auto& list = places[left.text(0)];
+    const auto index = static_cast<uint64_t>(left.number(1));
+    if (index >= list.size() || !list[index].name.empty()) continue;
+    list[index].name = left.text(2);
+    list[index].left_in = static_cast<uint64_t>(left.number(3));
+  }
+  ByName<Numbering> numberings;
+  for (auto& [pool, list] : places) numberings.emplace(pool, Numbering(std::move(list)));
+  return numberings;
+}
+
+ByName<std::vector<std::byte>> load_histories(sqlite3* database) {
+  ByName<std::vector<std::byte>> histories;
+  Statement history(database, "SELECT pool, image FROM histories");
+  while (history.next_row()) {
+    std::vector<std::byte> image = history.bytes(1);
+    if (const auto view = check_history_file(image); view) {
+      histories.emplace(history.text(0), std::move(image));
+    } else {
+      spdlog::error(
+          "what was remembered of the slots of pool {} cannot be understood and is left out: {}",
+          history.text(0), view.error());
+    }
+  }
+  return histories;
+}
+
 RememberedState load(sqlite3* database) {
   RememberedState state;
   Statement generation(database, "SELECT value FROM generation");
@@ -94,23 +140,49 @@ RememberedState load(sqlite3* database) {
     }
   }
 
-  std::map<std::string, std::vector<Numbering::Place>> places;
-  Statement place(database, "SELECT pool, place, name, incarnation FROM places");
-  while (place.next_row()) {
-    const auto index = static_cast<uint64_t>(place.number(1));
-    if (index >= kMaxBackends) continue;
-    auto& list = places[place.text(0)];
-    list.resize(std::max<size_t>(list.size(), index + 1));
-    list[index] = {place.text(2), static_cast<uint8_t>(place.number(3))};
-  }
-  for (auto& [pool, list] : places) state.numberings.emplace(pool, Numbering(std::move(list)));
-
+  state.numberings = load_numberings(database);
+  state.histories = load_histories(database);
   Statement verdicts(database, "SELECT pool, backend, target, up FROM verdicts");
   while (verdicts.next_row()) {
     const auto verdict = verdicts.number(3) != 0 ? HealthVerdict::kUp : HealthVerdict::kDown;
     state.verdicts.push_back({verdicts.text(0), verdicts.text(1), verdicts.text(2), verdict});
   }
   return state;
+}
+
+void save_numberings(sqlite3* database, const std::map<std::string, const Numbering*>& numberings) {
+  Statement forget_places(database, "DELETE FROM places WHERE pool = ?");
+  Statement forget_leaving(database, "DELETE FROM leaving WHERE pool = ?");
+  Statement put_place(database, "INSERT INTO places VALUES (?, ?, ?, ?)");
+  Statement put_leaving(database, "INSERT INTO leaving VALUES (?, ?, ?, ?)");
+  for (const auto& [pool, numbering] : numberings) {
+    forget_places.bind(pool).run();
+    forget_leaving.bind(pool).run();
+    if (numbering == nullptr) continue;
+    int64_t index = 0;
+    for (const Numbering::Place& place : numbering->places()) {
+      const std::string name = place.lives() ? place.name : "";
+      put_place.bind(pool).bind(index).bind(name).bind(place.incarnation).run();
+      if (place.left_in != 0) {
+        const auto left_in = static_cast<int64_t>(place.left_in);
+        put_leaving.bind(pool).bind(index).bind(place.name).bind(left_in).run();
+      }
+      ++index;
+    }
+  }
+}
+
+void save_histories(sqlite3* database,
+                    const std::map<std::string, std::vector<std::byte>>& histories) {
+  Statement put(database, "INSERT OR REPLACE INTO histories VALUES (?, ?)");
+  Statement forget(database, "DELETE FROM histories WHERE pool = ?");
+  for (const auto& [pool, image] : histories) {
+    if (image.empty()) {
+      forget.bind(pool).run();
+    } else {
+      put.bind(pool).bind(image).run();
+    }
+  }
 }
 
 struct Close {
@@ -216,16 +288,8 @@ std::expected<void, std::string> State::save_publication(const Publication& publ
     Statement(database_, "INSERT OR REPLACE INTO generation VALUES (1, ?)")
         .bind(static_cast<int64_t>(publication.generation))
         .run();
-    Statement forget_places(database_, "DELETE FROM places WHERE pool = ?");
-    Statement put_place(database_, "INSERT INTO places VALUES (?, ?, ?, ?)");
-    for (const auto& [pool, numbering] : publication.numberings) {
-      forget_places.bind(pool).run();
-      if (numbering == nullptr) continue;
-      int64_t index = 0;
-      for (const Numbering::Place& place : numbering->places()) {
-        put_place.bind(pool).bind(index++).bind(place.name).bind(place.incarnation).run();
-      }
-    }
+    save_numberings(database_, publication.numberings);
+    save_histories(database_, publication.histories);
     Statement put_verdict(database_, "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?)");
     Statement forget_verdict(database_, "DELETE FROM verdicts WHERE pool = ? AND backend = ?");
     for (const RememberedVerdict& known : publication.verdicts) {

@@ -1,5 +1,5 @@
-// Durable state: what was set by socket, the generation, the numbering of backends and the last
-// health verdicts, in an SQLite database of one directory.
+// Durable state: what was set by socket, the generation, the numbering of backends, the histories
+// of pools' slots and the last health verdicts, in an SQLite database of one directory.
 //
 // Thread: one at a time. Ownership: holds the database for itself while it lives.
 // Invariants:
@@ -38,7 +38,8 @@ struct RememberedVerdict {
 struct RememberedState {
   uint64_t generation = 0;  // the largest ever published
   Overrides overrides;
-  ByName<Numbering> numberings;  // by pool
+  ByName<Numbering> numberings;              // by pool
+  ByName<std::vector<std::byte>> histories;  // likewise: images that pass check_history_file()
   std::vector<RememberedVerdict> verdicts;
 };
 
@@ -61,8 +62,9 @@ class State {
   // What a publication needs remembered before it becomes visible.
   struct Publication {
     uint64_t generation = 0;
-    std::map<std::string, const Numbering*> numberings;  // changed ones, by pool; null: gone
-    std::vector<RememberedVerdict> verdicts;             // changed ones
+    std::map<std::string, const Numbering*> numberings;       // changed ones, by pool; null: gone
+    std::map<std::string, std::vector<std::byte>> histories;  // likewise; empty: gone
+    std::vector<RememberedVerdict> verdicts;                  // changed ones
   };
   std::expected<void, std::string> save_publication(const Publication& publication);
 

@@ -5,10 +5,12 @@
 // another started_ns. Builder and checker are pure functions, any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <expected>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tables/file_format.h"
@@ -59,6 +61,11 @@ struct NamedCount {
   PacketCount dropped;    // packets of this VIP or backend that ended in another verdict
   bool operator==(const NamedCount&) const = default;
 };
+
+// Events that tell of flows for which a worker had no room: control keeps the windows of unsettled
+// slots open for longer.
+inline constexpr std::array<std::string_view, 2> kLostFlowEvents = {"flow_other_unstored",
+                                                                    "flow_evicted_one_packet"};
 
 // Something workers count beside packets received: frames of their own, by kind, and such.
 struct EventCount {

@@ -70,6 +70,7 @@ struct World {
   std::map<boost::asio::ip::address, PathMtuMemory::Entry> path_mtus;
   std::set<boost::asio::ip::address> behind_gateway;
   Controller::Clock::time_point now{};
+  BootId boot{1};
 
   Controller::Senses senses() {
     return {[this](const std::vector<HealthTarget>& wanted) { check(wanted); },
@@ -83,7 +84,14 @@ struct World {
             [] {
               return PathMtus::Counts{3, 4};
             },
-            [this] { return now; }};
+            [this] { return now; },
+            [this] { return boot_time_ns(); },
+            boot};
+  }
+
+  uint64_t boot_time_ns() const {
+    constexpr std::chrono::nanoseconds kUp = std::chrono::hours(1);
+    return static_cast<uint64_t>((kUp + now.time_since_epoch()).count());
   }
 
  private:

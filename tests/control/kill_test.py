@@ -3,7 +3,9 @@
 
 What it acknowledged must be there after each kill: the state found by the next process is the one
 after the last acknowledged change, or after the one change that was under way. Generations never
-go back, and nothing on disk is found damaged.
+go back, and nothing on disk is found damaged. Of the slots nothing is forgotten: each that ever
+changed hands names whom it was taken from, the same and until the same time in whatever process
+comes later, and no two backends ever have one index and incarnation.
 
 Usage: kill_test.py MAGLEV_CONTROL [ROUNDS] [SEED]
 """
@@ -19,6 +21,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from published_slots import read_slots
 
 CONFIGURATION = """
 directory: {directory}/run
@@ -87,6 +91,29 @@ class Control:
         return call(self.connection, "GET", "/v1/status")[1]["generation"]
 
 
+class Past:
+    """What the published roots said so far. No window ends and no dataplane settles anything here."""
+
+    def __init__(self):
+        self.last = None
+        self.names = {}
+
+    def look(self, directory):
+        now = read_slots(f"{directory}/run")
+        for place, name in now.backends.items():
+            assert self.names.setdefault(place, name) == name, f"{place} was {self.names[place]}"
+        if self.last:
+            before, self.last = self.last, now
+            assert now.generation >= before.generation
+            for slot, past in before.unsettled.items():
+                assert now.unsettled.get(slot) == past, f"slot {slot} was {past}: {now}"
+            for slot, owner in enumerate(before.owners):
+                if owner is None or now.owners[slot] == owner or slot in before.unsettled:
+                    continue
+                assert now.unsettled.get(slot, ())[:2] == owner, f"slot {slot} was {owner}'s: {now}"
+        self.last = now
+
+
 def pick_change(rng, backends):
     """A random change that must succeed, and the state after it."""
     after = dict(backends)
@@ -105,7 +132,7 @@ def pick_change(rng, backends):
     return "PATCH", f"{base}/{name}", dict(zip(("weight", "state"), after[name])), after
 
 
-def change_until_killed(rng, control, backends, generation):
+def change_until_killed(rng, control, backends, generation, look):
     """Returns the state last acknowledged, the one under way, and the generation answered last."""
     acknowledged = 0
     while True:
@@ -118,6 +145,7 @@ def change_until_killed(rng, control, backends, generation):
         assert answer["generation"] >= generation, (answer, generation)
         backends, generation = after, answer["generation"]
         acknowledged += 1
+        look()
 
 
 def main():
@@ -133,6 +161,7 @@ def main():
         acknowledged = under_way_kept = 0
         expected = [{"f1": (1, "ready"), "f2": (1, "ready")}]
         generation = 0
+        past = Past()
         with open(log_path, "wb") as log:
             for number in range(rounds):
                 control = Control(binary, directory, log)
@@ -142,8 +171,9 @@ def main():
                 killer = threading.Timer(rng.uniform(0.0, 0.15), control.kill)
                 killer.start()
                 before, after, generation, count = change_until_killed(
-                    rng, control, found, generation)
+                    rng, control, found, generation, lambda: past.look(directory))
                 killer.join()
+                past.look(directory)
                 acknowledged += count
                 expected = [before, after]
             control = Control(binary, directory, log)
@@ -152,13 +182,17 @@ def main():
             while control.generation() < generation:
                 assert time.monotonic() < deadline, "the generation went back"
                 time.sleep(0.05)
+            past.look(directory)
             control.process.terminate()
             assert control.process.wait(timeout=START_SECONDS) == 0
         for line in log_path.read_text().splitlines():
             assert not any(word in line for word in ("damaged", "not usable", " error ")), line
     assert acknowledged > rounds, "hardly any change was made; the test shows nothing"
+    unsettled = len(past.last.unsettled)
+    assert unsettled > len(past.last.owners) / 2, "hardly any slot changed hands"
     print(f"{rounds} kills: {acknowledged} acknowledged changes, none lost; "
-          f"{under_way_kept} under way at a kill had been kept")
+          f"{under_way_kept} under way at a kill had been kept; {unsettled} unsettled slots, none "
+          f"forgotten or altered; {len(past.names)} backends, each with a place of its own")
 
 
 if __name__ == "__main__":

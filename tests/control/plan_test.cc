@@ -56,7 +56,7 @@ class PlanTest : public testing::Test {
   bool fails_open() { return choose_members(pool_, senses()).fail_open; }
 
   PlannedPool plan(const PlannedPool* previous = nullptr) {
-    numbering_.update(pool_.backends);
+    numbering_.update(pool_.backends, 1);
     return *plan_pool("web", pool_, numbering_, senses(), previous);
   }
 
@@ -164,6 +164,42 @@ TEST_F(PlanTest, ThePlannedFilesPassTheirChecksAndFitEachOther) {
   std::vector<uint32_t> owned(table->owners.size());
   for (uint32_t slot = 0; slot < table->size(); ++slot) ++owned[table->owner_of(slot)];
   EXPECT_EQ(owned, planned.owned_slots);
+  for (size_t i = 0; i < pool->owner_backends.size(); ++i) {
+    const uint32_t index = pool->owner_backends[i];
+    EXPECT_EQ(planned.owners[i], (SlotOwner{index, pool->backends[index].incarnation}));
+  }
+}
+
+TEST_F(PlanTest, FlowsMayStayWithABackendThatIsDrainedButNotWithOneThatFailed) {
+  const auto serves = [&](const char* name) {
+    const PlannedPool planned = plan();
+    const auto pool = check_pool_file(planned.pool_file);
+    return (pool->backends[numbering_.index_of(name)].flags & kBackendServes) != 0;
+  };
+  pool_.backends["b1"].state = BackendState::kDrain;
+  pool_.backends["b2"].state = BackendState::kMaintenance;
+  pool_.backends["b3"].weight = 0;
+  verdicts_["b4"] = HealthVerdict::kDown;
+  pool_.backends["b5"].address = make_address_v4("198.18.0.15");
+  verdicts_["b5"] = HealthVerdict::kUp;
+  EXPECT_TRUE(serves("b1"));
+  EXPECT_FALSE(serves("b2"));
+  EXPECT_TRUE(serves("b3"));
+  EXPECT_FALSE(serves("b4"));
+  EXPECT_TRUE(serves("b5"));
+  pool_.settings.min_healthy = 2;
+  EXPECT_TRUE(serves("b4")) << "the floor is in force";
+  EXPECT_FALSE(serves("b2"));
+}
+
+TEST_F(PlanTest, TheIndexOfABackendGoneIsAnEmptyPlace) {
+  plan();
+  pool_.backends.erase("b2");
+  const PlannedPool planned = plan();
+  const auto pool = check_pool_file(planned.pool_file);
+  ASSERT_EQ(pool->backends.size(), 4u);
+  EXPECT_EQ(pool->backends[1].family, AddressFamily::kNone);
+  EXPECT_EQ(numbering_.leaving(), 1u);
 }
 
 TEST_F(PlanTest, AnUnchangedMembershipTakesOverTheTable) {
@@ -205,7 +241,7 @@ TEST_F(PlanTest, AWayOutOfNoPortIsUnresolvedAndSaysWhy) {
 
 TEST_F(PlanTest, WhatTheDataplaneWouldRefuseIsNoPlan) {
   hop_.mac = {1, 0, 0x5e, 0, 0, 9};
-  numbering_.update(pool_.backends);
+  numbering_.update(pool_.backends, 1);
   const auto planned = plan_pool("web", pool_, numbering_, senses(), nullptr);
   ASSERT_FALSE(planned);
   EXPECT_EQ(planned.error(), "pool 'web': the next hop's MAC is not unicast");
@@ -214,6 +250,7 @@ TEST_F(PlanTest, WhatTheDataplaneWouldRefuseIsNoPlan) {
 TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   ByName<PlannedPool> pools;
   pools.emplace("web", plan());
+  pools.at("web").history = {7, 7};
   Vip vip;
   vip.prefix = *parse_prefix("198.51.100.10");
   vip.port = 80;
@@ -228,6 +265,7 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   EXPECT_EQ(root->generation, 5u);
   EXPECT_EQ(root->hash_seed, 42u);
   EXPECT_EQ(root->pools[0].pool, pools.at("web").pool);
+  EXPECT_EQ(root->pools[0].history, pools.at("web").history);
   EXPECT_EQ(root->vips[0].port, 80);
   EXPECT_EQ(root->vips[0].pool, 0u);
   EXPECT_EQ(root->vips[0].tracking, Tracking::kChanged);
@@ -238,28 +276,88 @@ TEST_F(PlanTest, TheRootNamesPoolsAndVips) {
   EXPECT_EQ(root->vips[1].tcp_idle_s, 0u);
 }
 
+const auto kNothingNamed = [](uint32_t) { return false; };
+
 TEST(Numbering, ABackendKeepsItsIndexAndANewOneTakesTheLowestFree) {
   Numbering numbering;
-  EXPECT_TRUE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}));
-  EXPECT_FALSE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}));
-  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}}));
-  EXPECT_EQ(numbering.places()[0].name, "");
-  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}, {"z", {}}, {"y", {}}}));
+  EXPECT_TRUE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}, 1));
+  EXPECT_FALSE(numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}, 2));
+  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}}, 3));
+  EXPECT_FALSE(numbering.places()[0].lives());
+  EXPECT_TRUE(numbering.free_swept(3, kNothingNamed));
+  EXPECT_TRUE(numbering.update({{"b", {}}, {"c", {}}, {"z", {}}, {"y", {}}}, 4));
   EXPECT_EQ(numbering.index_of("b"), 1u);
   EXPECT_EQ(numbering.index_of("c"), 2u);
   EXPECT_EQ(numbering.index_of("y"), 0u);
   EXPECT_EQ(numbering.index_of("z"), 3u);
 }
 
+TEST(Numbering, AnIndexIsNotUsedAgainBeforeALookAtAllFlowsFoundNone) {
+  Numbering numbering;
+  numbering.update({{"a", {}}, {"b", {}}}, 1);
+  numbering.update({{"b", {}}}, 5);
+  EXPECT_EQ(numbering.leaving(), 1u);
+  EXPECT_FALSE(numbering.free_swept(4, kNothingNamed)) << "some worker may use it still";
+  EXPECT_FALSE(numbering.free_swept(5, [](uint32_t place) { return place == 0; }));
+  numbering.update({{"b", {}}, {"c", {}}}, 6);
+  EXPECT_EQ(numbering.index_of("c"), 2u);
+  EXPECT_TRUE(numbering.free_swept(5, [](uint32_t place) { return place == 1; }));
+  EXPECT_EQ(numbering.leaving(), 0u);
+  numbering.update({{"b", {}}, {"c", {}}, {"d", {}}}, 7);
+  EXPECT_EQ(numbering.index_of("d"), 0u);
+  EXPECT_FALSE(numbering.free_swept(9, kNothingNamed)) << "those that live stay";
+}
+
+TEST(Numbering, ABackendThatComesAgainIsAnotherOne) {
+  Numbering numbering;
+  numbering.update({{"a", {}}}, 1);
+  numbering.update({}, 2);
+  numbering.update({{"a", {}}}, 3);
+  EXPECT_EQ(numbering.index_of("a"), 1u);
+  EXPECT_EQ(numbering.leaving(), 1u);
+  const Numbering restored(numbering.places());
+  EXPECT_EQ(restored.index_of("a"), 1u);
+}
+
 TEST(Numbering, ANewBackendAtAUsedIndexHasAnotherIncarnation) {
   Numbering numbering;
-  numbering.update({{"a", {}}});
+  numbering.update({{"a", {}}}, 1);
   const uint8_t first = numbering.places()[0].incarnation;
-  numbering.update({});
-  numbering.update({{"a", {}}});
+  numbering.update({}, 2);
+  numbering.free_swept(2, kNothingNamed);
+  numbering.update({{"a", {}}}, 3);
+  EXPECT_EQ(numbering.index_of("a"), 0u);
   EXPECT_NE(numbering.places()[0].incarnation, first);
-  const Numbering restored(numbering.places());
-  EXPECT_EQ(restored.index_of("a"), 0u);
+}
+
+// Whatever no dataplane sweeps, or sweeps too slowly.
+TEST(Numbering, ChangesWithoutASweepTakeABoundedNumberOfPlaces) {
+  Numbering numbering;
+  for (uint64_t change = 1; change <= 200; ++change) {
+    ByName<Backend> backends{{"stays", {}}};
+    numbering.update(backends, 2 * change);
+    backends["new"];
+    for (size_t i = 0; i < Numbering::kMostLeaving / 2; ++i) backends[fmt::format("x{}", i)];
+    numbering.update(backends, 2 * change + 1);
+    ASSERT_EQ(numbering.index_of("stays"), 0u);
+    ASSERT_LE(numbering.leaving(), Numbering::kMostLeaving);
+    ASSERT_LE(numbering.places().size(), Numbering::kMostLeaving * 2);
+  }
+  EXPECT_GT(numbering.places().size(), Numbering::kMostLeaving);
+}
+
+TEST(Numbering, WhereTooManyLeaveTheOldestGiveUpTheirPlaces) {
+  Numbering numbering;
+  ByName<Backend> backends;
+  for (size_t i = 0; i <= Numbering::kMostLeaving; ++i) backends[fmt::format("b{:04}", i)];
+  numbering.update(backends, 1);
+  backends.erase("b0007");
+  numbering.update(backends, 2);
+  EXPECT_EQ(numbering.leaving(), 1u);
+  numbering.update({}, 3);
+  EXPECT_EQ(numbering.leaving(), Numbering::kMostLeaving);
+  numbering.update({{"new", {}}}, 4);
+  EXPECT_EQ(numbering.index_of("new"), 7u);
 }
 
 TEST(Numbering, ManyRandomChangesNeverMoveOrShareAnIndex) {
@@ -269,20 +367,25 @@ TEST(Numbering, ManyRandomChangesNeverMoveOrShareAnIndex) {
   Numbering numbering;
   ByName<Backend> backends;
   std::map<std::string, uint32_t> indices;
-  for (int step = 0; step < 2000; ++step) {
+  for (uint64_t step = 1; step <= 2000; ++step) {
     const std::string name = fmt::format("n{}", random() % 60);
     if (backends.erase(name) > 0) {
       indices.erase(name);
     } else {
       backends[name];
     }
-    numbering.update(backends);
+    numbering.update(backends, step);
+    if (random() % 4 == 0) {
+      numbering.free_swept(step, [&](uint32_t) { return random() % 8 == 0; });
+    }
     for (const auto& [known, index] : indices) ASSERT_EQ(numbering.index_of(known), index);
     if (backends.contains(name)) indices[name] = numbering.index_of(name);
     for (const auto& [known, backend] : backends) {
-      ASSERT_EQ(numbering.places()[numbering.index_of(known)].name, known);
+      const Numbering::Place& place = numbering.places()[numbering.index_of(known)];
+      ASSERT_EQ(place.name, known);
+      ASSERT_TRUE(place.lives());
     }
-    ASSERT_LE(numbering.places().size(), 60u);
+    ASSERT_LE(numbering.places().size(), 150u);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "control/files.h"
+#include "tables/history.h"
 #include "tests/control/fixtures.h"
 
 namespace maglev {
@@ -36,11 +37,17 @@ class PublisherTest : public testing::Test {
     const Image table = table_of(weight);
     const Image pool = pool_on(name_of(table), "web");
     const Checksum pool_name = check_pool_file(pool)->checksum;
-    EXPECT_TRUE(publisher_->write_table(name_of(table), table));
-    EXPECT_TRUE(publisher_->write_pool(pool_name, pool));
+    EXPECT_TRUE(publisher_->write(kTableDirectory, name_of(table), table));
+    EXPECT_TRUE(publisher_->write(kPoolDirectory, pool_name, pool));
+    const SlotHistory slot{weight, kNoOwner, 0, generation, 0, {}};
+    const Image history = build_history_file(BootId{1}, {&slot, 1});
+    const Checksum history_name = check_history_file(history)->checksum;
+    EXPECT_TRUE(publisher_->write(kHistoryDirectory, history_name, history));
     EXPECT_TRUE(publisher_->replace_root(
-        build_root_file(generation, 1, std::vector{PoolReference{pool_name, {}}}, {}),
-        {name_of(table)}, {pool_name}));
+        build_root_file(generation, 1, std::vector{PoolReference{pool_name, history_name}}, {}),
+        {{kTableDirectory, {name_of(table)}},
+         {kPoolDirectory, {pool_name}},
+         {kHistoryDirectory, {history_name}}}));
     return name_of(table);
   }
 
@@ -60,11 +67,11 @@ TEST_F(PublisherTest, WhatIsPublishedIsFoundByTheNextProcess) {
   open();
   EXPECT_TRUE(publisher_->root().empty());
   const Checksum table = publish(7, 1);
-  EXPECT_TRUE(publisher_->has_table(table));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, table));
   publisher_.reset();
   open();
   EXPECT_EQ(check_root_file(publisher_->root())->generation, 7u);
-  EXPECT_TRUE(publisher_->has_table(table));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, table));
 }
 
 TEST_F(PublisherTest, ADirectoryThatWasRemovedIsMadeAgain) {
@@ -73,7 +80,7 @@ TEST_F(PublisherTest, ADirectoryThatWasRemovedIsMadeAgain) {
   fs::remove_all(directory_.path("/run"));
   const Checksum table = publish(2, 1);
   EXPECT_TRUE(publisher_->has_root());
-  EXPECT_TRUE(publisher_->has_table(table));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, table));
 }
 
 TEST_F(PublisherTest, NothingThatLiesInTheWayIsWrittenTo) {
@@ -114,9 +121,10 @@ TEST_F(PublisherTest, FilesOfTheLastFewRootsStayAndOlderOnesGo) {
   for (uint32_t i = 1; i <= 8; ++i) tables.push_back(publish(i, i));
   EXPECT_EQ(count("tables"), Publisher::kKeptRoots + 1);
   EXPECT_EQ(count("pools"), Publisher::kKeptRoots + 1);
-  EXPECT_TRUE(publisher_->has_table(tables[7]));
-  EXPECT_TRUE(publisher_->has_table(tables[7 - Publisher::kKeptRoots]));
-  EXPECT_FALSE(publisher_->has_table(tables[7 - Publisher::kKeptRoots - 1]));
+  EXPECT_EQ(count("histories"), Publisher::kKeptRoots + 1);
+  EXPECT_TRUE(publisher_->has(kTableDirectory, tables[7]));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, tables[7 - Publisher::kKeptRoots]));
+  EXPECT_FALSE(publisher_->has(kTableDirectory, tables[7 - Publisher::kKeptRoots - 1]));
 }
 
 TEST_F(PublisherTest, FilesOfTheRootFoundAtTheStartStayForAWhile) {
@@ -125,7 +133,7 @@ TEST_F(PublisherTest, FilesOfTheRootFoundAtTheStartStayForAWhile) {
   publisher_.reset();
   open();
   publish(2, 2);
-  EXPECT_TRUE(publisher_->has_table(before));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, before));
 }
 
 TEST_F(PublisherTest, AGoodFileIsNotWrittenAgain) {
@@ -134,7 +142,7 @@ TEST_F(PublisherTest, AGoodFileIsNotWrittenAgain) {
   const auto written = fs::last_write_time(table_path(table));
   publisher_.reset();
   open();
-  EXPECT_TRUE(publisher_->has_table(table));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, table));
   EXPECT_EQ(fs::last_write_time(table_path(table)), written);
 }
 
@@ -146,15 +154,15 @@ TEST_F(PublisherTest, ADamagedOrForeignFileUnderAGoodNameIsNotTaken) {
     file.seekp(100);
     file.put('\x7f');
   }
-  EXPECT_FALSE(publisher_->has_table(table)) << "a byte changed";
+  EXPECT_FALSE(publisher_->has(kTableDirectory, table)) << "a byte changed";
   ASSERT_TRUE(replace_file(table_path(table), table_of(9)));
-  EXPECT_FALSE(publisher_->has_table(table)) << "a whole file, but another";
+  EXPECT_FALSE(publisher_->has(kTableDirectory, table)) << "a whole file, but another";
   fs::resize_file(table_path(table), 3);
-  EXPECT_FALSE(publisher_->has_table(table)) << "cut short";
+  EXPECT_FALSE(publisher_->has(kTableDirectory, table)) << "cut short";
   fs::remove(table_path(table));
-  EXPECT_FALSE(publisher_->has_table(table)) << "gone";
-  ASSERT_TRUE(publisher_->write_table(table, table_of(1)));
-  EXPECT_TRUE(publisher_->has_table(table));
+  EXPECT_FALSE(publisher_->has(kTableDirectory, table)) << "gone";
+  ASSERT_TRUE(publisher_->write(kTableDirectory, table, table_of(1)));
+  EXPECT_TRUE(publisher_->has(kTableDirectory, table));
 }
 
 TEST_F(PublisherTest, ADamagedRootIsNoRoot) {

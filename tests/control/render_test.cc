@@ -84,7 +84,7 @@ TEST_F(RenderTest, TheFilesAreThoseOfAFreshStart) {
     const auto configuration = read_configuration(text_, "test.yaml");
     Numbering numbering;
     const Pool& pool = configuration->pools.at("web");
-    numbering.update(pool.backends);
+    numbering.update(pool.backends, 1);
     return build_table_file(*build_lookup_table(
         PlacementKind::kMaglev, std::vector<WeightedName>{{"b1", 1}, {"b2", 1}, {"b3", 1}},
         pool.settings.table_size));

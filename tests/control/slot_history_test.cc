@@ -114,6 +114,18 @@ TEST(PoolHistory, AWindowIsExtendedWhileThereIsTimeToTellEveryWorker) {
   EXPECT_EQ(slot.past().inherit_until_ns, 2 * kWindow_ns - kAdoptionGrace_ns) << "never shortened";
 }
 
+TEST(PoolHistory, AWindowIsExtendedOnlySoFar) {
+  OneSlot slot(kA);
+  slot.change_to(kB, 0);
+  uint64_t now_ns = 0;
+  while (slot.history.extend(now_ns += kIdle_ns / 2, kIdle_ns)) {
+    ASSERT_EQ(slot.history.first_end_ns(now_ns), slot.past().inherit_until_ns);
+  }
+  EXPECT_EQ(slot.past().inherit_until_ns, kMostWindows * kWindow_ns);
+  EXPECT_GE(now_ns + kWindow_ns, kMostWindows * kWindow_ns);
+  EXPECT_FALSE(slot.history.first_end_ns(kMostWindows * kWindow_ns - 1));
+}
+
 TEST(PoolHistory, EntriesStaySortedWhateverChanges) {
   const std::vector<SlotOwner> first{kA, kA, kA, kA}, second{kA, kB, kA, kB}, third{kC, kB, kC, kC};
   PoolHistory history;

@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "tables/history.h"
 #include "tests/control/fixtures.h"
 
 namespace maglev {
@@ -104,22 +105,33 @@ TEST_F(StateTest, WhatIsForgottenIsGoneAndAPoolTakesItsBackendsAlong) {
 TEST_F(StateTest, APublicationIsFoundAgain) {
   open();
   Numbering numbering;
-  numbering.update({{"a", {}}, {"b", {}}});
-  numbering.update({{"b", {}}});
-  ASSERT_TRUE(state_->save_publication(
-      {9, {{"web", &numbering}}, {{"web", "b", "10.0.0.1:80", HealthVerdict::kDown}}}));
+  numbering.update({{"a", {}}, {"b", {}}, {"c", {}}}, 7);
+  numbering.update({{"b", {}}, {"c", {}}}, 8);
+  numbering.free_swept(8, [](uint32_t) { return false; });
+  numbering.update({{"b", {}}}, 9);
+  const SlotHistory slot{5, 1, 3, 70, 2, {}};
+  const std::vector<std::byte> history = build_history_file(BootId{1}, {&slot, 1});
+  ASSERT_TRUE(state_->save_publication({9,
+                                        {{"web", &numbering}},
+                                        {{"web", history}},
+                                        {{"web", "b", "10.0.0.1:80", HealthVerdict::kDown}}}));
   RememberedState remembered = open();
   EXPECT_EQ(remembered.generation, 9u);
   EXPECT_EQ(remembered.numberings.at("web").places(), numbering.places());
+  EXPECT_EQ(remembered.numberings.at("web").leaving(), 1u);
+  EXPECT_EQ(remembered.histories.at("web"), history);
   ASSERT_EQ(remembered.verdicts.size(), 1u);
   EXPECT_EQ(remembered.verdicts[0].verdict, HealthVerdict::kDown);
   EXPECT_EQ(remembered.verdicts[0].target, "10.0.0.1:80");
 
-  ASSERT_TRUE(state_->save_publication(
-      {10, {{"web", nullptr}}, {{"web", "b", "10.0.0.1:80", HealthVerdict::kUnknown}}}));
+  ASSERT_TRUE(state_->save_publication({10,
+                                        {{"web", nullptr}},
+                                        {{"web", {}}},
+                                        {{"web", "b", "10.0.0.1:80", HealthVerdict::kUnknown}}}));
   remembered = open();
   EXPECT_EQ(remembered.generation, 10u);
   EXPECT_TRUE(remembered.numberings.empty());
+  EXPECT_TRUE(remembered.histories.empty());
   EXPECT_TRUE(remembered.verdicts.empty());
 }
 
@@ -165,12 +177,15 @@ TEST_F(StateTest, ARowThatCannotBeUnderstoodCostsOnlyItself) {
       "INSERT INTO overrides VALUES (3, '', 'v', '{\"name\": \"v\", \"colour\": 1}');"
       "INSERT INTO overrides VALUES (2, 'web', 'x', 'not json: [');"
       "INSERT INTO overrides VALUES (77, 'web', 'x', '{}');"
-      "INSERT INTO places VALUES ('web', -5, 'x', 1);";
+      "INSERT INTO places VALUES ('web', -5, 'x', 1);"
+      "INSERT INTO leaving VALUES ('web', 7, 'x', 1);"
+      "INSERT INTO histories VALUES ('web', 'no history');";
   ASSERT_EQ(sqlite3_exec(database, odd_rows, nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(database);
   const RememberedState remembered = open();
   ASSERT_EQ(remembered.overrides.size(), 1u);
   EXPECT_TRUE(remembered.overrides[0].key == kB1);
+  EXPECT_TRUE(remembered.histories.empty());
   EXPECT_EQ(set_aside(), 0u);
 }
 

@@ -124,9 +124,10 @@ class Lab:
                            "rise": 2, "fall": 2},
                 "backends": [{"name": name, "address": network.address(name)} for name in pool],
             }],
+            # The slot alone decides, so that a request's backend can be told from the table.
             "vips": [
                 {"name": f"{protocol}-{lan}", "address": VIPS[lan], "protocol": protocol,
-                 "port": port, "pool": "web"}
+                 "port": port, "pool": "web", "tracking": "none"}
                 for lan in range(network.lans) for protocol, port in (("tcp", 80),
                                                                      ("udp", UDP_PORT))],
         }
