@@ -217,7 +217,14 @@ void Dataplane::clear_counters(FlowCounters* WorkerCounters::*counters, uint32_t
   }
 }
 
+// Workers tell from the clocks' difference which flows have expired.
+void Dataplane::set_clocks() {
+  flows_->shared().boot_offset_ns.store(boot_time_ns() - Worker::burst_time_ns(),
+                                        std::memory_order_relaxed);
+}
+
 std::expected<void, std::string> Dataplane::run() {
+  set_clocks();
   for (Worker& worker : workers_) {
     const auto entry = [](void* self) {
       static_cast<Worker*>(self)->run();
@@ -320,8 +327,7 @@ uint64_t Dataplane::least_generation() const {
 }
 
 void Dataplane::look_after_flows(uint64_t now_ns) {
-  flows_->shared().boot_offset_ns.store(boot_time_ns() - Worker::burst_time_ns(),
-                                        std::memory_order_relaxed);
+  set_clocks();
   if (sweeps_.poll(snapshots_.owner().get(), flows_->shared(), least_generation(), now_ns)) {
     next_report_ns_ = 0;
   }

@@ -60,6 +60,7 @@ class Dataplane {
   bool all_workers_use_current() const;
   void finish_publication();          // once all workers use it
   uint64_t least_generation() const;  // that a worker uses
+  void set_clocks();
   void look_after_flows(uint64_t now_ns);
   void check_ports();
   void write_report();
