@@ -15,8 +15,7 @@ import reference
 from lab import HASH_SEED, TABLE_SIZE, Lab
 from network import CLIENT_ADDRESSES, VIPS
 
-# What is set for the VIP of a mode.
-MODES = {"none": {"tracking": "none"}}
+MODES = ("none", "full", "changed")
 PORTS = {mode: 7001 + n for n, mode in enumerate(MODES)}
 HEALTH_PORT = 7000
 TCP = 6
@@ -26,13 +25,16 @@ INTERVAL_S = 0.5  # between an answer and the next message
 class ConnectionLab(Lab):
     """A lab whose servers answer the connections, and whose pool is served by a VIP for each mode."""
 
-    def __init__(self, servers, pool, **arguments):
+    def __init__(self, servers, pool, idle_s, **arguments):
+        """idle_s: after how long without a packet the tracked modes forget a connection."""
         super().__init__(servers=servers, pool=pool, **arguments)
+        idle = {"idle": {"tcp_s": idle_s, "tcp_closing_s": 5, "udp_s": 5}}
         web = self.settings["pools"][0]
         web["health"] |= {"port": HEALTH_PORT, "interval_ms": 200}
         self.settings["vips"] = [
             {"name": mode, "address": VIPS[0], "protocol": "tcp", "port": PORTS[mode],
-             "pool": "web", **settings} for mode, settings in MODES.items()]
+             "pool": "web", "tracking": mode, **(idle if mode != "none" else {})}
+            for mode in MODES]
 
     def start_servers(self):
         for server in self.network.servers:

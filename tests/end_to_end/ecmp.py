@@ -53,8 +53,8 @@ class TwoBalancers(Network):
 class EcmpLab(ConnectionLab):
     """The lab's own load balancer, and lb2 with the same settings in a directory of its own."""
 
-    def __init__(self):
-        super().__init__(SERVERS, SERVERS, network=TwoBalancers, memory_mib=2 * MEMORY_MIB)
+    def __init__(self, idle_s):
+        super().__init__(SERVERS, SERVERS, idle_s, network=TwoBalancers, memory_mib=2 * MEMORY_MIB)
         self.settings["dataplane"]["memory_mib"] = MEMORY_MIB
         self.second_control = ControlApi(self.directory / "control-2.sock")
 

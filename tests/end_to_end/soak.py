@@ -271,8 +271,8 @@ def flooding(lab, rate, seed):
         lab.stop(f"flood-{mode}")
 
 
-def run(make_lab, *, connections, seconds, seed, flood_rate=0, patience_s=10):
-    lab = make_lab(lab_class=ConnectionLab, servers=SERVERS, pool=FIRST_POOL)
+def run(make_lab, *, connections, seconds, seed, idle_s, flood_rate=0, patience_s=10):
+    lab = make_lab(lab_class=ConnectionLab, servers=SERVERS, pool=FIRST_POOL, idle_s=idle_s)
     lab.start_all()
     changes = Changes(lab, random.Random(seed))
     young = max(1, int(connections * YOUNG_SHARE))

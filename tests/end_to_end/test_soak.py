@@ -11,7 +11,7 @@ from connections import Connection
 def test_connections_outlive_changes_where_flows_are_tracked_and_only_there(make_lab):
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"\nseed {seed}")
-    result = soak.run(make_lab, connections=300, seconds=20, seed=seed, patience_s=5)
+    result = soak.run(make_lab, connections=300, seconds=20, seed=seed, idle_s=6, patience_s=5)
     print(result.report())
     assert not result.failures()
 
