@@ -102,13 +102,13 @@ Shown show_pools(const Sources& from, const Names&) {
 
 Shown show_pool(const Sources& from, const Names& names) {
   return then(from.controller.model().find_pool(names[0]), [&](const Pool* pool) -> Shown {
-    return view_pool(from.controller, names[0], *pool);
+    return view_pool(from.controller, from.dataplane, names[0], *pool);
   });
 }
 
 Shown show_backends(const Sources& from, const Names& names) {
   return then(from.controller.model().find_pool(names[0]), [&](const Pool* pool) -> Shown {
-    return Json{{"backends", view_backends(from.controller, names[0], *pool)}};
+    return view_backends(from.controller, from.dataplane, names[0], *pool);
   });
 }
 

@@ -83,6 +83,83 @@ Json view_worker(const Report& report, const WorkerReport& worker) {
           {"polls", worker.polls}};
 }
 
+// What the last look at all flows saw of the pool's; null before there was one.
+const PoolFlows* find_flows(const DataplaneStatus& dataplane, std::string_view pool) {
+  if (!dataplane.report) return nullptr;
+  const auto& pools = dataplane.report->sweep.pools;
+  const auto found = std::ranges::find(pools, pool, &PoolFlows::pool);
+  return found == pools.end() ? nullptr : &*found;
+}
+
+Json view_flows_of(const PoolFlows* flows, const Numbering& numbering, uint32_t index) {
+  if (flows == nullptr) return nullptr;
+  const uint8_t incarnation = numbering.places()[index].incarnation;
+  for (const BackendFlows& backend : flows->backends) {
+    if (backend.backend == index && backend.incarnation == incarnation) return backend.flows;
+  }
+  return 0;
+}
+
+// Of how many of a pool's flows the dataplane knows.
+std::string_view flows_known(const ByName<Vip>& vips, std::string_view pool) {
+  bool any = false;
+  bool all = true;
+  for (const auto& [name, vip] : vips) {
+    if (vip.pool != pool) continue;
+    any |= vip.tracking != Tracking::kNone;
+    all &= vip.tracking == Tracking::kFull;
+  }
+  return !any ? "none" : all ? "all" : "some";
+}
+
+Json view_leaving(const Numbering& numbering, const PoolFlows* flows) {
+  Json leaving = Json::array();
+  for (uint32_t index = 0; index < numbering.places().size(); ++index) {
+    const Numbering::Place& place = numbering.places()[index];
+    if (place.left_in == 0) continue;
+    leaving.push_back(
+        {{"name", place.name}, {"flows_remembered", view_flows_of(flows, numbering, index)}});
+  }
+  return leaving;
+}
+
+// Rounded up; 0 when it is over.
+uint64_t seconds_until(uint64_t until_ns, uint64_t now_ns) {
+  return until_ns <= now_ns ? 0 : (until_ns - now_ns + 999'999'999) / 1'000'000'000;
+}
+
+// Whether flows of a slot that changed hands may be with another backend than its owner.
+void add_past(Json& view, const Controller& controller, const Vip& vip, uint32_t slot) {
+  view["tracking"] = to_text(vip.tracking);
+  if (vip.tracking == Tracking::kFull) {
+    view["verdict"] = "a flow that is remembered keeps its backend; any other is " +
+                      view["verdict"].get<std::string>();
+  }
+  const PoolHistory* history = controller.connections().history(vip.pool);
+  if (vip.tracking != Tracking::kChanged || history == nullptr) return;
+  const auto entries = history->entries();
+  const auto past = std::ranges::lower_bound(entries, slot, {}, &PastOwner::slot);
+  if (past == entries.end() || past->slot != slot) return;
+  const auto& places = controller.connections().numbering(vip.pool)->places();
+  const auto& [index, incarnation] = past->fallback;
+  const bool is_known = index < places.size() && places[index].incarnation == incarnation;
+  const std::string fallback = is_known ? places[index].name : "";
+  const uint64_t pending_s = seconds_until(past->pending_until_ns, controller.boot_time_ns());
+  const uint64_t inherit_s = seconds_until(past->inherit_until_ns, controller.boot_time_ns());
+  view["fallback"] = fallback;
+  view["pending_s"] = pending_s;
+  view["inherit_s"] = inherit_s;
+  std::string past_flows =
+      "the slot has changed hands: a flow that is remembered keeps its backend";
+  if (inherit_s > 0 && !fallback.empty()) {
+    past_flows +=
+        fmt::format(", one that began before goes to '{}', while that serves, for {} s more",
+                    fallback, inherit_s);
+    if (pending_s > 0) past_flows += fmt::format(" (a new one too, for {} s)", pending_s);
+  }
+  view["verdict"] = past_flows + "; any other is " + view["verdict"].get<std::string>();
+}
+
 Json view_port(const PortReport& port) {
   return {{"name", port.name},
           {"link_up", port.link_up},
@@ -169,6 +246,8 @@ Json view_stats(const Report& report, uint64_t adopted_generation, const WantedS
     view["held"] = report.workers[i].held;
     view["handed_over"] = report.workers[i].handed_over;
     view["taken_over"] = report.workers[i].taken_over;
+    view["flow_room"] = worker.flow_room;
+    view["flows"] = worker.flows;
     workers.push_back(std::move(view));
   }
   Json ports = Json::array();
@@ -211,14 +290,19 @@ Json view_pool_summary(const Controller& controller, const std::string& name, co
   view["fail_open"] = plan != nullptr && plan->membership.fail_open;
   view["backend_count"] = pool.backends.size();
   view["in_table_count"] = plan != nullptr ? plan->membership.members.size() : 0;
+  const PoolHistory* history = controller.connections().history(name);
+  view["unsettled_slots"] = history != nullptr ? history->entries().size() : 0;
   return view;
 }
 
-Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool) {
+Json view_backends(const Controller& controller, const DataplaneStatus& dataplane,
+                   const std::string& pool_name, const Pool& pool) {
   const PlannedPool* plan = controller.planned(pool_name);
   static const Membership kNothingPlanned;
   const Membership& membership = plan != nullptr ? plan->membership : kNothingPlanned;
   const double all_weights = sum_of_weights(membership);
+  const Numbering* numbering = controller.connections().numbering(pool_name);
+  const PoolFlows* flows = find_flows(dataplane, pool_name);
 
   Json views = Json::array();
   for (const auto& [name, backend] : pool.backends) {
@@ -237,15 +321,27 @@ Json view_backends(const Controller& controller, const std::string& pool_name, c
     view["next_hop"] = view_next_hop(way_out.next_hop);
     view["outer_source"] = way_out.next_hop.resolved ? to_text(way_out.outer_source) : "";
     view["path_mtu"] = view_path_mtu(way_out.path_mtu, controller.now());
+    const bool is_placed = plan != nullptr && numbering != nullptr;
+    view["flows_remembered"] =
+        is_placed ? view_flows_of(flows, *numbering, numbering->index_of(name)) : nullptr;
     views.push_back(std::move(view));
   }
-  return views;
+  Json age_ms;
+  if (flows != nullptr) {
+    const uint64_t now_ns = controller.boot_time_ns();
+    age_ms = (now_ns - std::min(now_ns, dataplane.report->sweep.ended_ns)) / 1'000'000;
+  }
+  return {{"backends", std::move(views)},
+          {"leaving", numbering != nullptr ? view_leaving(*numbering, flows) : Json::array()},
+          {"flows_known", flows_known(controller.model().vips(), pool_name)},
+          {"sweep_age_ms", std::move(age_ms)}};
 }
 
-Json view_pool(const Controller& controller, const std::string& name, const Pool& pool) {
+Json view_pool(const Controller& controller, const DataplaneStatus& dataplane,
+               const std::string& name, const Pool& pool) {
   Json view = view_pool_summary(controller, name, pool);
   view["health"] = to_json(pool.settings.health);
-  view["backends"] = view_backends(controller, name, pool);
+  view.update(view_backends(controller, dataplane, name, pool));
   return view;
 }
 
@@ -342,6 +438,7 @@ std::expected<Json, Refusal> view_flow(const Controller& controller,
   view["next_hop"] = view_next_hop(hop);
   view["verdict"] = hop.resolved ? "forwarded to the backend that owns the slot"
                                  : "dropped: the way to the backend is not known";
+  add_past(view, controller, vip, slot);
   return view;
 }
 

@@ -21,8 +21,11 @@ using WantedShare = std::function<double(const std::string& pool, const std::str
 WantedShare wanted_shares(const Controller& controller);  // valid while nothing changes
 Json view_stats(const Report& report, uint64_t adopted_generation, const WantedShare& wanted);
 Json view_pool_summary(const Controller& controller, const std::string& name, const Pool& pool);
-Json view_pool(const Controller& controller, const std::string& name, const Pool& pool);
-Json view_backends(const Controller& controller, const std::string& pool_name, const Pool& pool);
+Json view_pool(const Controller& controller, const DataplaneStatus& dataplane,
+               const std::string& name, const Pool& pool);
+// The backends, with how far the flows that are left to each are known.
+Json view_backends(const Controller& controller, const DataplaneStatus& dataplane,
+                   const std::string& pool_name, const Pool& pool);
 Json view_foreseen(const std::vector<Controller::Foreseen>& foreseen);
 Json view_vip_summary(const std::string& name, const Vip& vip);
 // Where the flow's packets go, by the last publication; or why that cannot be told.

@@ -403,10 +403,7 @@ void CommandLine::add_backend_commands() {
   CLI::App* const list = backend->add_subcommand("list", "all backends of a pool");
   named(list, "POOL", pool_);
   list->callback([this] {
-    action_ = [this] {
-      return show(options_, pool_path() + "/backends",
-                  [](const Json& answer) { return format_backends(answer.at("backends")); });
-    };
+    action_ = [this] { return show(options_, pool_path() + "/backends", format_backends); };
   });
 
   const auto one = [&](CLI::App* command) {

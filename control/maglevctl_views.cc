@@ -113,24 +113,44 @@ std::string format_pool(const Json& pool) {
                       flag(pool, "fail_open")
                           ? "; fewer are healthy: all ready backends are used (fail open)"
                           : "");
-  return view + "\n" + format_backends(pool.at("backends"));
+  if (number(pool, "unsettled_slots") != 0) {
+    view += fmt::format("unsettled   {} slots have changed hands and may have flows of before\n",
+                        number(pool, "unsettled_slots"));
+  }
+  return view + "\n" + format_backends(pool);
 }
 
-std::string format_backends(const Json& backends) {
+// What the column of flows says, and which of them it does not.
+std::string format_flows_known(const Json& pool) {
+  if (pool.at("sweep_age_ms").is_null()) return "";
+  const std::string_view which = text(pool, "flows_known") == "all"
+                                     ? "all that are open"
+                                     : "those remembered, of slots that changed hands";
+  return fmt::format("FLOWS are {} ({} ms ago)\n", which, number(pool, "sweep_age_ms"));
+}
+
+std::string format_backends(const Json& pool) {
   TextTable table({{"BACKEND"},
                    {"ADDRESS"},
                    {"WEIGHT", kRight},
                    {"STATE"},
                    {"HEALTH"},
                    {"SHARE", kRight},
-                   {"WANTED", kRight}});
-  std::string remarks;
-  for (const Json& backend : backends) {
+                   {"WANTED", kRight},
+                   {"FLOWS", kRight}});
+  std::string remarks = format_flows_known(pool);
+  for (const Json& left : pool.at("leaving")) {
+    if (left.at("flows_remembered").is_null() || number(left, "flows_remembered") == 0) continue;
+    remarks += fmt::format("{} is removed and has {} flows that send nothing\n", text(left, "name"),
+                           number(left, "flows_remembered"));
+  }
+  for (const Json& backend : pool.at("backends")) {
     const bool in_table = flag(backend, "in_table");
-    table.add({text(backend, "name"), text(backend, "address"), digits(backend, "weight"),
-               text(backend, "state"), text(backend, "health"),
-               in_table ? share(backend, "share") : "-",
-               in_table ? share(backend, "wanted_share") : "-"});
+    table.add(
+        {text(backend, "name"), text(backend, "address"), digits(backend, "weight"),
+         text(backend, "state"), text(backend, "health"), in_table ? share(backend, "share") : "-",
+         in_table ? share(backend, "wanted_share") : "-",
+         backend.at("flows_remembered").is_null() ? "-" : digits(backend, "flows_remembered")});
     if (text(backend, "health") == "down" || text(backend, "health") == "unknown") {
       remarks += fmt::format("{} is {}: {}\n", text(backend, "name"), text(backend, "health"),
                              text(backend, "health_reason"));

@@ -12,8 +12,8 @@ std::string format_flow(const nlohmann::ordered_json& flow);
 std::string format_status(const nlohmann::ordered_json& status);
 std::string format_pools(const nlohmann::ordered_json& pools);  // of GET /v1/pools
 std::string format_pool(const nlohmann::ordered_json& pool);
-std::string format_backends(const nlohmann::ordered_json& backends);  // the list itself
-std::string format_vips(const nlohmann::ordered_json& vips);          // of GET /v1/vips
+std::string format_backends(const nlohmann::ordered_json& pool);  // or its list of backends alone
+std::string format_vips(const nlohmann::ordered_json& vips);      // of GET /v1/vips
 std::string format_vip(const nlohmann::ordered_json& vip);
 
 }  // namespace maglev

@@ -2,6 +2,8 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -71,6 +73,22 @@ void add_pools(Families& families, const Controller& controller) {
   for (const auto& [name, pool] : pools) {
     const PlannedPool* plan = controller.planned(name);
     families.add({{"pool", name}}, plan != nullptr && plan->membership.fail_open ? 1.0 : 0.0);
+  }
+}
+
+void add_histories(Families& families, const Controller& controller) {
+  const Connections& connections = controller.connections();
+  families.gauge("maglev_pool_unsettled_slots",
+                 "Slots that changed hands and may have flows of before.");
+  for (const auto& [name, pool] : controller.model().pools()) {
+    const PoolHistory* history = connections.history(name);
+    families.add({{"pool", name}}, history != nullptr ? history->entries().size() : uint64_t{0});
+  }
+  families.gauge("maglev_pool_leaving_backends",
+                 "Backends removed of which flows may be remembered.");
+  for (const auto& [name, pool] : controller.model().pools()) {
+    const Numbering* numbering = connections.numbering(name);
+    families.add({{"pool", name}}, numbering != nullptr ? numbering->leaving() : uint64_t{0});
   }
 }
 
@@ -158,6 +176,10 @@ void add_workers(Families& families, const DataplaneStatus& dataplane) {
   of_each([](size_t, Worker worker) { return worker.polls; });
   families.counter("maglev_worker_empty_polls_total", "Looks that found nothing.");
   of_each([](size_t, Worker worker) { return worker.empty_polls; });
+  families.gauge("maglev_worker_flow_room", "Flows that the worker can remember.");
+  of_each([](size_t, Worker worker) { return worker.flow_room; });
+  families.gauge("maglev_worker_flows", "Flows that have a place there, live or expired.");
+  of_each([](size_t, Worker worker) { return worker.flows; });
   families.gauge("maglev_worker_generation", "Generation that the worker uses.");
   of_each([](size_t, Worker worker) { return worker.generation; });
   families.gauge("maglev_worker_progress", "Whether the worker polls still.");
@@ -182,7 +204,32 @@ void add_ports(Families& families, const std::vector<PortReport>& ports) {
   of_each([](const PortReport& port) { return port.steering_dropped; });
 }
 
-void add_report(Families& families, const DataplaneStatus& dataplane) {
+// Of the last look at all flows.
+void add_flows(Families& families, const Controller& controller, const SweepReport& sweep) {
+  if (sweep.began_ns == 0) return;
+  const uint64_t now_ns = controller.boot_time_ns();
+  families.gauge("maglev_sweep_age_seconds", "Since the last whole look at the flows remembered.")
+      .add(static_cast<double>(now_ns - std::min(now_ns, sweep.ended_ns)) / 1e9);
+  families.gauge("maglev_backend_flows_remembered", "Flows that workers remember of the backend.");
+  for (const PoolFlows& pool : sweep.pools) {
+    const auto known = controller.model().pools().find(pool.pool);
+    const Numbering* numbering = controller.connections().numbering(pool.pool);
+    if (known == controller.model().pools().end() || numbering == nullptr) continue;
+    std::map<std::pair<uint32_t, uint32_t>, uint64_t> flows;
+    for (const BackendFlows& backend : pool.backends) {
+      flows[{backend.backend, backend.incarnation}] = backend.flows;
+    }
+    for (uint32_t index = 0; index < numbering->places().size(); ++index) {
+      const Numbering::Place& place = numbering->places()[index];
+      if (!place.lives()) continue;
+      families.add({{"pool", pool.pool}, {"backend", place.name}},
+                   flows[{index, place.incarnation}]);
+    }
+  }
+}
+
+void add_report(Families& families, const Controller& controller,
+                const DataplaneStatus& dataplane) {
   const Report& report = *dataplane.report;
   families.gauge("maglev_report_age_seconds", "Since the dataplane last told about itself.")
       .add(static_cast<double>(dataplane.report_age_ms()) / 1000);
@@ -201,6 +248,7 @@ void add_report(Families& families, const DataplaneStatus& dataplane) {
     families.add({{"event", event.name}}, event.count);
   }
   add_workers(families, dataplane);
+  add_flows(families, controller, report.sweep);
   add_ports(families, report.ports);
   add_traffic(families, "vip", report.vips);
   add_traffic(families, "backend", report.backends);
@@ -212,8 +260,9 @@ std::string metrics_text(const Controller& controller, const DataplaneStatus& da
   Families families;
   add_state(families, controller, dataplane);
   add_pools(families, controller);
+  add_histories(families, controller);
   add_backends(families, controller);
-  if (dataplane.report) add_report(families, dataplane);
+  if (dataplane.report) add_report(families, controller, dataplane);
   return families.text();
 }
 

@@ -123,6 +123,51 @@ TEST_F(ApiTest, APoolIsShownWithWhatIsWantedFoundAndUsed) {
   EXPECT_EQ(plain["backends"][0]["health"], "unchecked");
 }
 
+TEST_F(ApiTest, APoolIsShownWithWhatIsLeftOfBefore) {
+  Json pool = get("/v1/pools/web");
+  EXPECT_EQ(pool["unsettled_slots"], 0);
+  EXPECT_EQ(pool["leaving"], Json::array());
+  EXPECT_EQ(pool["flows_known"], "some");
+  EXPECT_EQ(pool["sweep_age_ms"], nullptr);
+  EXPECT_EQ(pool["backends"][0]["flows_remembered"], nullptr) << "nobody has looked";
+  call("DELETE", "/v1/pools/web/backends/b1");
+  report(2, 2);
+  dataplane_.report->sweep = {5, world_.boot_time_ns() - 70'000'000, 2, {}};
+  dataplane_.report->sweep.pools = {{"web", {}, {{0, 1, 4}, {1, 1, 12}, {1, 2, 99}}}};
+  pool = get("/v1/pools/web");
+  EXPECT_GT(pool["unsettled_slots"], 80);
+  EXPECT_EQ(pool["unsettled_slots"], get("/v1/pools")["pools"][1]["unsettled_slots"]);
+  EXPECT_EQ(pool["leaving"], (Json::array({{{"name", "b1"}, {"flows_remembered", 4}}})));
+  EXPECT_EQ(pool["sweep_age_ms"], 70);
+  EXPECT_EQ(pool["backends"][0]["name"], "b2");
+  EXPECT_EQ(pool["backends"][0]["flows_remembered"], 12) << "not those of another incarnation";
+  EXPECT_EQ(pool["backends"][1]["flows_remembered"], 0);
+  const Json backends = get("/v1/pools/web/backends");
+  for (const char* same : {"backends", "leaving", "flows_known", "sweep_age_ms"}) {
+    EXPECT_EQ(backends[same], pool[same]);
+  }
+  EXPECT_EQ(get("/v1/pools/plain")["sweep_age_ms"], nullptr) << "it was not looked at";
+}
+
+TEST_F(ApiTest, HowManyFlowsAreKnownFollowsFromTheVipsOfThePool) {
+  const auto known = [this] { return get("/v1/pools/web/backends")["flows_known"]; };
+  const auto add = [this](const char* name, int port, const char* tracking) {
+    const Json vip = {{"name", name},      {"address", "198.51.100.10"},
+                      {"protocol", "tcp"}, {"port", port},
+                      {"pool", "web"},     {"tracking", tracking}};
+    EXPECT_EQ(call("POST", "/v1/vips", vip.dump()).status, 201u);
+  };
+  EXPECT_EQ(known(), "some");
+  call("DELETE", "/v1/vips/web-http");
+  EXPECT_EQ(known(), "none");
+  add("a", 81, "full");
+  EXPECT_EQ(known(), "all");
+  add("b", 82, "none");
+  EXPECT_EQ(known(), "some");
+  call("DELETE", "/v1/vips/a");
+  EXPECT_EQ(known(), "none");
+}
+
 TEST_F(ApiTest, ListsHoldEverything) {
   const Json pools = get("/v1/pools")["pools"];
   ASSERT_EQ(pools.size(), 2u);
@@ -470,6 +515,24 @@ TEST_F(ApiTest, MetricsTellWhatIsWantedFoundAndCounted) {
       has(R"(maglev_backend_packets_total{pool="web",backend="b1",result="forwarded"} 27)"));
   EXPECT_TRUE(has(R"(maglev_worker_progress{worker="1",port="uplink",queue="1"} 0)"));
   EXPECT_TRUE(has(R"(maglev_port_missed_packets_total{port="uplink"} 1)"));
+  EXPECT_TRUE(has(R"(maglev_pool_unsettled_slots{pool="web"} 0)"));
+  EXPECT_FALSE(has("# TYPE maglev_sweep_age_seconds gauge"));
+  call("DELETE", "/v1/pools/web/backends/b1");
+  const Json unsettled = get("/v1/pools/web")["unsettled_slots"];
+  EXPECT_TRUE(
+      has(fmt::format(R"(maglev_pool_unsettled_slots{{pool="web"}} {})", unsettled.dump())));
+  EXPECT_TRUE(has(R"(maglev_pool_leaving_backends{pool="web"} 1)"));
+  dataplane_.report->workers[0].flow_room = 1024;
+  dataplane_.report->workers[0].flows = 17;
+  dataplane_.report->sweep = {5, world_.boot_time_ns() - 2'000'000'000, 2, {}};
+  dataplane_.report->sweep.pools = {{"web", {}, {{0, 1, 4}, {1, 1, 12}}},
+                                    {"gone", {}, {{0, 1, 4}}}};
+  EXPECT_TRUE(has("maglev_sweep_age_seconds 2"));
+  EXPECT_TRUE(has(R"(maglev_backend_flows_remembered{pool="web",backend="b2"} 12)"));
+  EXPECT_TRUE(has(R"(maglev_backend_flows_remembered{pool="web",backend="b3"} 0)"));
+  EXPECT_FALSE(has(R"(maglev_backend_flows_remembered{pool="web",backend="b1"} 4)"));
+  EXPECT_TRUE(has(R"(maglev_worker_flow_room{worker="0",port="uplink",queue="0"} 1024)"));
+  EXPECT_TRUE(has(R"(maglev_worker_flows{worker="0",port="uplink",queue="0"} 17)"));
 }
 
 TEST_F(ApiTest, WhatIsReadOnlyShowsAllAndChangesNothing) {
@@ -603,6 +666,47 @@ TEST_F(ApiTest, AFlowIsExplained) {
         "/v1/flows/tcp/203.0.113.7:1/%5B2001:db8::2%5D:80"}) {
     expect_refused(call("GET", path), 400, "bad_request");
   }
+}
+
+TEST_F(ApiTest, OfASlotThatChangedHandsAFlowsPastIsExplained) {
+  const std::string path = "/v1/flows/tcp/203.0.113.7:40000/198.51.100.10:80";
+  const Json before = get(path);
+  EXPECT_EQ(before["tracking"], "changed");
+  EXPECT_FALSE(before.contains("fallback"));
+  const std::string owner = before["backend"];
+  call("PATCH", "/v1/pools/web/backends/" + owner, R"({"state": "drain"})");
+  const Json pending = get(path);
+  EXPECT_NE(pending["backend"], owner);
+  EXPECT_EQ(pending["fallback"], owner);
+  EXPECT_EQ(pending["pending_s"], 3);
+  EXPECT_EQ(pending["inherit_s"], 910);
+  EXPECT_EQ(pending["verdict"],
+            fmt::format("the slot has changed hands: a flow that is remembered keeps its backend, "
+                        "one that began before goes to '{}', while that serves, for 910 s more (a "
+                        "new one too, for 3 s); any other is forwarded to the backend that owns "
+                        "the slot",
+                        owner));
+  pass(std::chrono::milliseconds(100'500));
+  EXPECT_EQ(get(path)["inherit_s"], 810);
+  EXPECT_EQ(get(path)["pending_s"], 0);
+  call("DELETE", "/v1/pools/web/backends/" + owner);
+  EXPECT_EQ(get(path)["fallback"], owner) << "its name is known as long as the past is";
+  pass(std::chrono::seconds(1000));
+  EXPECT_EQ(get(path)["verdict"],
+            "the slot has changed hands: a flow that is remembered keeps its backend; any other is "
+            "forwarded to the backend that owns the slot");
+}
+
+TEST_F(ApiTest, WhereEveryFlowIsTrackedThatIsExplained) {
+  call("DELETE", "/v1/vips/web-http");
+  call("POST", "/v1/vips",
+       R"({"name": "full", "address": "198.51.100.10", "protocol": "tcp", "port": 80,
+           "pool": "web", "tracking": "full"})");
+  const Json flow = get("/v1/flows/tcp/203.0.113.7:40000/198.51.100.10:80");
+  EXPECT_EQ(flow["verdict"],
+            "a flow that is remembered keeps its backend; any other is forwarded to the backend "
+            "that owns the slot");
+  EXPECT_FALSE(flow.contains("fallback"));
 }
 
 }  // namespace

@@ -251,6 +251,29 @@ TEST_F(MaglevctlTest, TellsWhyABackendIsNotUsed) {
   EXPECT_NE(pool.find("b2 is down: timed out"), std::string::npos) << pool;
 }
 
+TEST_F(MaglevctlTest, ShowsHowManyFlowsABackendHasLeft) {
+  EXPECT_NE(shown("backend list web").find("FLOWS\n"), std::string::npos);
+  shown("backend drain web b2");
+  shown("backend remove web b1");
+  report(5, 3);
+  on_server([&] {
+    dataplane_.report->sweep = {5, world_.boot_time_ns() - 812'000'000, 2, {}};
+    dataplane_.report->sweep.pools = {{"web", {}, {{0, 1, 4}, {1, 1, 120}}}};
+  });
+  const std::string pool = shown("pool show web");
+  EXPECT_NE(pool.find("slots have changed hands and may have flows of before\n"), std::string::npos)
+      << pool;
+  for (const std::string& text : {pool, shown("backend list web")}) {
+    EXPECT_NE(text.find("b2       198.18.2.12       1  drain  up            -        -    120\n"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("FLOWS are those remembered, of slots that changed hands (812 ms ago)\n"
+                        "b1 is removed and has 4 flows that send nothing\n"),
+              std::string::npos)
+        << text;
+  }
+}
+
 TEST_F(MaglevctlTest, WaitsUntilAllWorkersUseAChange) {
   report(1, 0);
   const std::string drained = shown("backend drain web b1 --wait");

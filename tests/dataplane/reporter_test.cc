@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -58,6 +59,14 @@ TEST_F(ReportFile, ThatCannotBeMadeIsToldWithTheReason) {
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error(),
             "cannot make " + directory_ + "/gone/report.new: No such file or directory");
+}
+
+TEST(ReportCounters, HoldTheEventsOfLostFlowsThatControlLooksFor) {
+  Report report;
+  report_counters({}, nullptr, report);
+  for (const std::string_view name : kLostFlowEvents) {
+    EXPECT_EQ(std::ranges::count(report.events, name, &EventCount::name), 1) << name;
+  }
 }
 
 }  // namespace

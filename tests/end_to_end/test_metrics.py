@@ -30,6 +30,7 @@ def test_prometheus_reads_what_was_forwarded_and_finds_nothing_to_mend(make_lab)
     with netns.inside(lab.network.namespace("client")):
         for number in range(10):
             fetch(CLIENT_ADDRESSES[number % 8], 40000 + number)
+    lab.wait_until(lambda: "maglev_sweep_age_seconds" in scrape(lab), "flows looked at")
     stats = settled_stats(lab)
     text = scrape(lab)
     for verdict, packets in stats["verdicts"].items():
