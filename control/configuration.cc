@@ -1,10 +1,13 @@
 #include "control/configuration.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <span>
 
 #include "control/setting_readers.h"
 
@@ -153,13 +156,38 @@ std::string_view to_text(Source source) {
 std::string_view to_text(BackendState state) {
   return text_of(state, kStates);
 }
+std::string to_text(const QuicServerId& id) {
+  return fmt::format("{:02x}", fmt::join(std::span(id.octets).first(id.length), ""));
+}
+
+// As the servers have it in their configuration.
+QuicServerId read_server_id(const YamlCursor& cursor) {
+  QuicServerId id;
+  if (!cursor.exists()) return id;
+  const std::string digits = cursor.text();
+  const auto is_digit = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  if (digits.empty() || digits.size() % 2 != 0 || digits.size() > 2 * kQuicMaxServerIdLength ||
+      !std::ranges::all_of(digits, is_digit)) {
+    cursor.fail(
+        fmt::format("expected the 1 to {} octets of a QUIC server ID in hexadecimal digits, "
+                    "in quotes where they are all decimal: \"350d28\"",
+                    kQuicMaxServerIdLength));
+    return id;
+  }
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    std::from_chars(digits.data() + i, digits.data() + i + 2, id.octets[id.length++], 16);
+  }
+  return id;
+}
+
 Named<Backend> read_backend(const YamlCursor& cursor) {
-  cursor.only_keys({"name", "address", "weight", "state"});
+  cursor.only_keys({"name", "address", "weight", "state", "quic_server_id"});
   Backend backend;
   std::string name = read_name(cursor);
   backend.address = read_host(cursor.required("address"));
   backend.weight = read_number(cursor.optional("weight"), 0, kMaxWeight, backend.weight);
   backend.state = read_choice(cursor.optional("state"), kStates, backend.state);
+  backend.quic_server_id = read_server_id(cursor.optional("quic_server_id"));
   return {std::move(name), backend};
 }
 
@@ -193,6 +221,7 @@ Named<Pool> read_pool(const YamlCursor& cursor) {
   pool.settings.health = read_health(cursor.optional("health"));
   for (const YamlCursor& element : cursor.optional("backends").elements()) {
     Named<Backend> backend = read_backend(element);
+    if (const auto ok = check_server_id(pool, backend); !ok) element.fail(ok.error());
     if (!pool.backends.insert(backend).second) {
       element.fail(fmt::format("two backends are named '{}'", backend.first));
     }
@@ -221,6 +250,18 @@ std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_mo
       fmt::format("{} backends of positive weight are more than {}, the most for a table_size of "
                   "{}: choose a larger one",
                   owners, most, pool.settings.table_size));
+}
+
+std::expected<void, std::string> check_server_id(const Pool& pool, const Named<Backend>& backend) {
+  const QuicServerId& id = backend.second.quic_server_id;
+  if (id.length == 0) return {};
+  for (const auto& [name, other] : pool.backends) {
+    if (name == backend.first || other.quic_server_id != id) continue;
+    return std::unexpected(
+        fmt::format("backend '{}' has quic_server_id {} already: give '{}' one of its own", name,
+                    to_text(id), backend.first));
+  }
+  return {};
 }
 
 std::expected<void, std::string> check_families(const Vip& vip, const Pool& pool) {

@@ -38,6 +38,7 @@ struct Backend {
   uint32_t weight = 1;  // 0: owns no slot
   BackendState state = BackendState::kReady;
   Source source = Source::kFile;
+  QuicServerId quic_server_id{};
   bool operator==(const Backend&) const = default;
 };
 
@@ -93,10 +94,14 @@ BackendPatch read_backend_patch(const YamlCursor& cursor);
 // still to come, owners_more tells by how much it alters the number of such backends.
 std::expected<void, std::string> check_pool_fits(const Pool& pool, int owners_more = 0);
 
+// That no other backend of the pool has this one's QUIC server ID; else a sentence.
+std::expected<void, std::string> check_server_id(const Pool& pool, const Named<Backend>& backend);
+
 // That the backends' families are those that a VIP of encapsulation l2 can serve; else a sentence.
 std::expected<void, std::string> check_families(const Vip& vip, const Pool& pool);
 
 std::string_view to_text(Source source);
 std::string_view to_text(BackendState state);
+std::string to_text(const QuicServerId& id);  // hexadecimal digits
 
 }  // namespace maglev

@@ -23,10 +23,14 @@ ordered_json to_json(const std::string& name, const PoolSettings& settings) {
 }
 
 ordered_json to_json(const std::string& name, const Backend& backend) {
-  return {{"name", name},
-          {"address", backend.address.to_string()},
-          {"weight", backend.weight},
-          {"state", to_text(backend.state)}};
+  ordered_json form = {{"name", name},
+                       {"address", backend.address.to_string()},
+                       {"weight", backend.weight},
+                       {"state", to_text(backend.state)}};
+  if (backend.quic_server_id.length != 0) {
+    form["quic_server_id"] = to_text(backend.quic_server_id);
+  }
+  return form;
 }
 
 ordered_json to_json(const std::string& name, const Vip& vip) {
@@ -46,6 +50,12 @@ ordered_json to_json(const std::string& name, const Vip& vip) {
     form["idle"] = {{"tcp_s", vip.idle.tcp_s},
                     {"tcp_closing_s", vip.idle.tcp_closing_s},
                     {"udp_s", vip.idle.udp_s}};
+  }
+  if (vip.quic.exists()) {
+    form["quic"] = {{"config_rotation", vip.quic.config_rotation()},
+                    {"server_id_octets", vip.quic.server_id_length},
+                    {"nonce_octets", vip.quic.nonce_length},
+                    {"length_encoded", vip.quic.length_encoded()}};
   }
   if (is_gue(vip.encapsulation)) {
     form["gue_port"] = vip.gue_port;

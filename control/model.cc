@@ -123,6 +123,9 @@ std::expected<Overrides, Refusal> Model::plan_add_backend(std::string_view pool_
   if (const auto fits = check_family(pool_name, wanted); !fits) {
     return refuse("bad_request", fits.error());
   }
+  if (const auto fits = check_server_id(**pool, backend); !fits) {
+    return refuse("bad_request", fits.error());
+  }
   return Overrides{{backend_key(pool_name, name), by_socket(wanted)}};
 }
 
@@ -310,6 +313,11 @@ std::expected<void, Model::Misfit> Model::check_restored_backend(const Override&
   const size_t backends_more = backend != nullptr && in_file == nullptr ? 1 : 0;
   if (const auto fits = check_backend_fits(**pool, owners_more, backends_more); !fits) {
     return std::unexpected(Misfit{fits.error(), true});
+  }
+  if (backend != nullptr) {
+    if (const auto fits = check_server_id(**pool, {change.key.name, *backend}); !fits) {
+      return std::unexpected(Misfit{fits.error(), true});
+    }
   }
   return {};
 }

@@ -33,7 +33,7 @@ bool is_healthy(const PoolSettings& settings, const std::string& name, const Poo
 
 PoolBackend describe_backend(const Numbering::Place& place, const Backend& backend, bool serves,
                              const WayOut& way_out) {
-  PoolBackend described{place.name, {}};
+  PoolBackend described{place.name, {}, backend.quic_server_id};
   BackendRecord& record = described.record;
   if (serves) record.flags |= kBackendServes;
   record.address = to_record(backend.address);
@@ -261,7 +261,7 @@ std::vector<std::byte> plan_root(uint64_t generation, uint64_t hash_seed,
                        .tcp_closing_idle_s = idle.tcp_closing_s,
                        .udp_idle_s = idle.udp_s,
                        .tracking = vip.tracking,
-                       .zero = {}};
+                       .quic = vip.quic};
     root_vips.push_back(std::move(root_vip));
   }
   return build_root_file(generation, hash_seed, pool_files, root_vips);

@@ -75,6 +75,28 @@ void read_idle(const YamlCursor& cursor, Vip& vip) {
   idle.tcp_closing_s = read("tcp_closing_s", std::min(idle.tcp_closing_s, idle.tcp_s));
 }
 
+void read_quic(const YamlCursor& cursor, Vip& vip) {
+  if (!cursor.exists()) return;
+  cursor.only_keys({"config_rotation", "server_id_octets", "nonce_octets", "length_encoded"});
+  if (vip.protocol != VipProtocol::kUdp || vip.fragments != FragmentPolicy::kFlow) {
+    cursor.fail("is a setting of protocol udp with fragments flow alone");
+  }
+  const auto read = [&](std::string_view name, uint32_t least, uint32_t most) {
+    return static_cast<uint8_t>(read_number(cursor.required(name), least, most, least));
+  };
+  vip.quic.server_id_length = read("server_id_octets", 1, kQuicMaxServerIdLength);
+  vip.quic.nonce_length = read("nonce_octets", kQuicMinNonceLength, kQuicMaxCidLength - 2);
+  vip.quic.rotation_and_encoding = static_cast<uint8_t>(
+      read_number(cursor.optional("config_rotation"), 0, kQuicConfigRotations - 1, 0));
+  if (cursor.optional("length_encoded").boolean(false)) {
+    vip.quic.rotation_and_encoding |= QuicCidFormat::kLengthEncoded;
+  }
+  if (vip.quic.cid_length() > kQuicMaxCidLength) {
+    cursor.fail(fmt::format("server_id_octets and nonce_octets are more than {} together",
+                            kQuicMaxCidLength - 1));
+  }
+}
+
 // The protocols of which there is a VIP for each.
 std::vector<VipProtocol> protocols_of(const Vip& vip) {
   if (vip.protocol != VipProtocol::kTcpAndUdp) return {vip.protocol};
@@ -115,7 +137,7 @@ std::string_view too_big_text(uint8_t flags) {
 
 Named<Vip> read_vip(const YamlCursor& cursor) {
   cursor.only_keys({"name", "address", "protocol", "port", "pool", "encapsulation", "gue_port",
-                    "outer_checksum", "hash", "fragments", "tracking", "idle", "echo",
+                    "outer_checksum", "hash", "fragments", "tracking", "idle", "quic", "echo",
                     "unserved_ports", "too_big"});
   Vip vip;
   std::string name = read_name(cursor);
@@ -132,6 +154,7 @@ Named<Vip> read_vip(const YamlCursor& cursor) {
   vip.fragments = read_choice(cursor.optional("fragments"), kFragmentPolicies, vip.fragments);
   vip.tracking = read_choice(cursor.optional("tracking"), kTrackings, vip.tracking);
   read_idle(cursor.optional("idle"), vip);
+  read_quic(cursor.optional("quic"), vip);
   vip.flags |= read_flag(cursor.optional("echo"), kEchoes);
   vip.flags |= read_flag(cursor.optional("unserved_ports"), kUnservedPorts);
   vip.flags |= read_flag(cursor.optional("too_big"), kTooBig);

@@ -48,6 +48,7 @@ struct Vip {
   uint8_t flags = 0;  // VipFlag
   Tracking tracking = Tracking::kChanged;
   IdleTimes idle;  // of no meaning where nothing is tracked
+  QuicCidFormat quic;
   Source source = Source::kFile;
   bool operator==(const Vip&) const = default;
 };

@@ -75,11 +75,14 @@ std::expected<View, std::string> Adopter::load_file(
 }
 
 std::expected<Adopter::Pool, std::string> Adopter::load_pool(const PoolReference& reference,
-                                                             const std::set<Way>& ways) {
+                                                             const PoolNeeds& needs) {
   std::weak_ptr<const PoolImage>& known = pools_[reference];
   if (Pool pool = known.lock()) {
     const auto has_way = [&](const Way& way) { return pool->ways.contains(way); };
-    if (std::ranges::all_of(ways, has_way)) return pool;
+    const auto has_servers = [&](const QuicCidFormat& f) { return pool->quic_servers.contains(f); };
+    if (std::ranges::all_of(needs.ways, has_way) && std::ranges::all_of(needs.quic, has_servers)) {
+      return pool;
+    }
   }
 
   Image pool_file, table_file, history_file;
@@ -96,9 +99,9 @@ std::expected<Adopter::Pool, std::string> Adopter::load_pool(const PoolReference
     fits = check_history_fits(*history, table->size(), pool->backends.size());
     if (history->boot == boot_) past = history->slots;
   }
-  auto image = fits
-                   ? build_pool_image(*pool, *table, past, ways, ports_, backend_counters_, memory_)
-                   : std::unexpected(fits.error());
+  auto image =
+      fits ? build_pool_image(*pool, *table, past, needs, ports_, backend_counters_, memory_)
+           : std::unexpected(fits.error());
   if (!image) {
     return std::unexpected(fmt::format("{}/{}/{}: {}", directory_, kPoolDirectory,
                                        reference.pool.hex(), image.error()));
@@ -116,7 +119,7 @@ std::expected<std::shared_ptr<const Snapshot>, std::string> Adopter::adopt(const
   std::vector<Pool> pools;
   std::vector<uint16_t> numbers;
   for (uint32_t p = 0; p < root.pools.size(); ++p) {
-    const auto pool = load_pool(root.pools[p], ways_of_pool(root, p));
+    const auto pool = load_pool(root.pools[p], needs_of_pool(root, p));
     if (!pool) return std::unexpected(pool.error());
     pools.push_back(*pool);
     const auto number = pool_numbers_.take((*pool)->name, boot_time_ns());

@@ -57,9 +57,9 @@ class Adopter {
 
   std::expected<std::shared_ptr<const Snapshot>, std::string> adopt(const RootView& root);
   void retain_numbers(const Snapshot& snapshot);
-  // With at least these ways.
+  // With at least what is needed.
   std::expected<Pool, std::string> load_pool(const PoolReference& reference,
-                                             const std::set<Way>& ways);
+                                             const PoolNeeds& needs);
   template <typename View>
   std::expected<View, std::string> load_file(
       std::string_view folder, const Checksum& name,

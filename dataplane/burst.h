@@ -30,6 +30,7 @@ struct FlowPacket {
   uint8_t opening = 0;  // TrackedPacket::opening
   // An ICMP error or a later fragment: it follows its flow, wherever that is remembered.
   bool only_follows = false;
+  uint32_t named = kNoBackendIndex;  // the backend that a connection ID names
 };
 
 // Arrays run parallel: entry i of each belongs to packet i.

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "dataplane/quic.h"
 #include "dataplane/verdict.h"
 
 namespace maglev {
@@ -60,6 +61,9 @@ struct TrackingCounters {
   Counter found_elsewhere;    // remembered by another worker, or by one of before
   Counter openings_unstored;  // SYNs for which there was no room
   Counter others_unstored;    // packets of other flows, likewise
+  // Packets of VIPs that look at connection IDs, by QuicRoute.
+  std::array<Counter, kQuicRouteCount> quic;
+  Counter quic_moved;  // of those that named a server, for one that serves no more
 };
 
 struct alignas(64) WorkerCounters {

@@ -13,9 +13,7 @@ QuicServers::QuicServers(const Formats& formats, size_t servers)
 std::expected<QuicServers, std::string> QuicServers::make(const Formats& formats,
                                                           std::span<const QuicServer> servers) {
   for (const QuicCidFormat& format : formats) {
-    if (format.server_id_length == 0) continue;
-    if (format.server_id_length > kQuicMaxServerIdLength ||
-        format.nonce_length < kQuicMinNonceLength || format.cid_length() > kQuicMaxCidLength) {
+    if (format.exists() && !format.is_valid()) {
       return std::unexpected(
           fmt::format("a server ID of {} octets and a nonce of {}: the ID may have 1 to {}, the "
                       "nonce at least {}, both together at most {}",

@@ -8,7 +8,7 @@
 //   nonce             4 octets and more; a server may append octets of its own
 //
 // Of seven config rotations (0b111 is for servers without configuration) each may have a format and
-// servers of its own, so that one is phased in while another goes on.
+// servers of its own. A VIP has one format.
 //
 // Whose word is taken. Short headers always carry an ID that the server issued. In a long header of
 // version 1 or 2 a Handshake packet does too (RFC 9000, section 17.2.4); an Initial or 0-RTT packet
@@ -38,16 +38,12 @@
 
 #include "dataplane/packet.h"
 #include "tables/flow_hash.h"
+#include "tables/quic_cid.h"
 
 namespace maglev {
 
 inline constexpr uint32_t kQuicVersion1 = 0x00000001;
 inline constexpr uint32_t kQuicVersion2 = 0x6b3343cf;
-inline constexpr uint32_t kQuicMaxCidLength = 20;  // of versions 1 and 2
-inline constexpr uint32_t kQuicConfigRotations = 7;
-// The draft allows more; these fit a word.
-inline constexpr uint32_t kQuicMaxServerIdLength = 8;
-inline constexpr uint32_t kQuicMinNonceLength = 4;
 
 enum class QuicRoute : uint8_t {
   kServer,         // the DCID names a server
@@ -56,6 +52,8 @@ enum class QuicRoute : uint8_t {
   kUnroutable,     // the DCID follows no format: its rotation has none, or its length is wrong
   kUnknownServer,  // the DCID follows a format, but no server has this ID
 };
+
+inline constexpr uint32_t kQuicRouteCount = 5;
 
 struct QuicDecision {
   QuicRoute route;
@@ -100,15 +98,6 @@ inline QuicHeader parse_quic(std::span<const uint8_t> datagram) {
 }
 
 // --- connection IDs --------------------------------------------------------------------------
-
-struct QuicCidFormat {
-  uint8_t server_id_length = 0;  // 0: there is none for this config rotation
-  uint8_t nonce_length = 0;
-  // All servers put the length into octet 0, so that other IDs can be told.
-  bool length_encoded = false;
-
-  uint32_t cid_length() const { return 1u + server_id_length + nonce_length; }
-};
 
 struct QuicServer {
   uint8_t config_rotation = 0;
@@ -160,9 +149,9 @@ class QuicServers {
     const uint32_t rotation = header.dcid[0] >> 5;
     if (rotation >= kQuicConfigRotations) return false;
     const QuicCidFormat& format = formats_[rotation];
-    if (format.server_id_length == 0 || header.dcid.size() < format.cid_length()) return false;
+    if (!format.exists() || header.dcid.size() < format.cid_length()) return false;
     if (header.is_long && header.dcid.size() > kQuicMaxCidLength) return false;
-    if (!format.length_encoded) return true;
+    if (!format.length_encoded()) return true;
     const uint32_t encoded_length = 1 + (header.dcid[0] & 0x1fu);
     if (header.is_long) return encoded_length == header.dcid.size();
     return encoded_length >= format.cid_length() && encoded_length <= kQuicMaxCidLength &&

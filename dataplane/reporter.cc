@@ -34,6 +34,10 @@ NamedCount sum_over_workers(std::span<const WorkerState> workers,
 constexpr std::array<std::string_view, kFlowWorthCount> kWorthNames = {
     "useless", "one_packet", "spare_half_open", "half_open", "spare", "needed"};
 
+// In the order of QuicRoute.
+constexpr std::array<std::string_view, kQuicRouteCount> kQuicRouteNames = {
+    "server", "unreadable", "client_chosen", "unroutable", "unknown_server"};
+
 void add_flow_events(std::span<const WorkerState> workers, std::vector<EventCount>& events) {
   const auto add = [&](std::string name, auto counter_of) {
     uint64_t sum = 0;
@@ -80,6 +84,11 @@ std::vector<EventCount> sum_events(std::span<const WorkerState> workers) {
   track("flow_found_elsewhere", &TrackingCounters::found_elsewhere);
   track("flow_opening_unstored", &TrackingCounters::openings_unstored);
   track("flow_other_unstored", &TrackingCounters::others_unstored);
+  for (uint32_t r = 0; r < kQuicRouteCount; ++r) {
+    add(fmt::format("quic_{}", kQuicRouteNames[r]),
+        [r](const WorkerCounters& c) -> const Counter& { return c.tracking.quic[r]; });
+  }
+  track("quic_moved", &TrackingCounters::quic_moved);
   add_flow_events(workers, events);
   return events;
 }

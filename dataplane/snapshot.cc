@@ -73,9 +73,25 @@ std::vector<uint32_t> window_idle_times(const RootView& root) {
   return longest_s;
 }
 
+std::expected<QuicServers, std::string> make_quic_servers(const PoolView& pool,
+                                                          const QuicCidFormat& format) {
+  QuicServers::Formats formats;
+  const uint32_t rotation = format.config_rotation();
+  formats[rotation] = format;
+  std::vector<QuicServer> servers;
+  for (uint32_t i = 0; i < pool.quic_server_ids.size(); ++i) {
+    const QuicServerId& id = pool.quic_server_ids[i];
+    if (id.length != format.server_id_length) continue;
+    servers.push_back(
+        {static_cast<uint8_t>(rotation), {id.octets.begin(), id.octets.begin() + id.length}, i});
+  }
+  return QuicServers::make(formats, servers);
+}
+
 VipTracking tracking_of(const VipRecord& vip, const TrackedPool& pool, uint32_t window_idle_s) {
   VipTracking tracking{.pool = &pool, .mode = vip.tracking, .idle = idle_of(vip)};
   tracking.by_addresses = vip.fragment_policy == FragmentPolicy::kAddress;
+  if (vip.quic.exists()) tracking.quic = &pool.image->quic_servers.at(vip.quic);
   if (vip.tracking == Tracking::kChanged) {
     tracking.udp_lead_ns = uint64_t{window_idle_s - vip.udp_idle_s} * 1'000'000'000;
   }
@@ -95,8 +111,8 @@ VipEntry make_vip(const VipRecord& record, const VipTracking& tracking, uint32_t
   entry.slot_bytes = pool.slot_bytes();
   entry.backends = pool.ways.at(way_of(record)).data();
   entry.size = pool.size();
-  entry.settled_below =
-      tracking.mode == Tracking::kFull ? 0 : static_cast<uint32_t>(pool.serving.size());
+  const bool slot_decides = tracking.mode != Tracking::kFull && tracking.quic == nullptr;
+  entry.settled_below = slot_decides ? tracking.pool->backends : 0;
   entry.counter = counter;
   entry.tracking = &tracking;
   entry.flow_hash = flow_hash_of(record);
@@ -106,17 +122,19 @@ VipEntry make_vip(const VipRecord& record, const VipTracking& tracking, uint32_t
 
 }  // namespace
 
-std::set<Way> ways_of_pool(const RootView& root, uint32_t pool) {
-  std::set<Way> ways;
+PoolNeeds needs_of_pool(const RootView& root, uint32_t pool) {
+  PoolNeeds needs;
   for (const VipRecord& vip : root.vips) {
-    if (vip.pool == pool) ways.insert(way_of(vip));
+    if (vip.pool != pool) continue;
+    needs.ways.insert(way_of(vip));
+    if (vip.quic.exists()) needs.quic.insert(vip.quic);
   }
-  return ways;
+  return needs;
 }
 
 std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     const PoolView& pool, const TableView& table, std::span<const SlotHistory> past,
-    const std::set<Way>& ways, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
+    const PoolNeeds& needs, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
     std::pmr::memory_resource* memory) {
   auto image = std::allocate_shared<PoolImage>(std::pmr::polymorphic_allocator<PoolImage>(memory),
                                                memory, std::string(pool.name));
@@ -138,7 +156,12 @@ std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     image->backend_names.emplace_back(name);
     image->counters.push_back(std::move(hold));
   }
-  for (const Way& way : ways) {
+  for (const QuicCidFormat& format : needs.quic) {
+    auto servers = make_quic_servers(pool, format);
+    if (!servers) return std::unexpected(servers.error());
+    image->quic_servers.emplace(format, *std::move(servers));
+  }
+  for (const Way& way : needs.ways) {
     std::pmr::vector<BackendEntry> entries(memory);
     entries.reserve(pool.backends.size());
     for (size_t i = 0; i < pool.backends.size(); ++i) {

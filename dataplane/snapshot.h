@@ -18,6 +18,7 @@
 
 #include "dataplane/counter_registry.h"
 #include "dataplane/outer_header.h"
+#include "dataplane/quic.h"
 #include "dataplane/tracking.h"
 #include "dataplane/vip_table.h"
 #include "tables/history.h"
@@ -55,6 +56,7 @@ struct PoolImage {
   std::pmr::vector<UnsettledSlot> unsettled;           // in order of their slots
   std::pmr::vector<uint16_t> serving;                  // by backend: incarnation, and kServes
   std::map<Way, std::pmr::vector<BackendEntry>> ways;  // each with all backends
+  std::map<QuicCidFormat, QuicServers> quic_servers;   // each with all that have such an ID
   // Parallel to the backends:
   std::vector<std::string> backend_names;  // empty where there is none
   std::vector<CounterHold> counters;       // null where there is none
@@ -105,7 +107,8 @@ struct VipTracking {
   Tracking mode = Tracking::kNone;
   bool by_addresses = false;  // what identifies a flow, see track_flows.h
   FlowIdle idle;
-  uint64_t udp_lead_ns = 0;  // SlotView::udp_lead_ns
+  uint64_t udp_lead_ns = 0;           // SlotView::udp_lead_ns
+  const QuicServers* quic = nullptr;  // whom connection IDs name; null: they are not looked at
 };
 
 class Snapshot {
@@ -153,14 +156,19 @@ class Snapshot {
   std::vector<VipRecord> vip_records_;
 };
 
-// The ways that the root's VIPs need of its pool with this index.
-std::set<Way> ways_of_pool(const RootView& root, uint32_t pool);
+// What a root's VIPs need of a pool.
+struct PoolNeeds {
+  std::set<Way> ways;
+  std::set<QuicCidFormat> quic;
+};
+// Of its pool with this index.
+PoolNeeds needs_of_pool(const RootView& root, uint32_t pool);
 
 // The pool must fit the table (check_pool_fits_table), and what is past both (check_history_fits).
 // Fails where a backend names a port that this dataplane does not have, or where counters run out.
 std::expected<std::shared_ptr<const PoolImage>, std::string> build_pool_image(
     const PoolView& pool, const TableView& table, std::span<const SlotHistory> past,
-    const std::set<Way>& ways, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
+    const PoolNeeds& needs, std::span<const PortFacts> ports, CounterRegistry& backend_counters,
     std::pmr::memory_resource* memory);
 
 // pools[i] is the image of the root's i-th pool, with the ways it needs; pool_numbers[i] what flow

@@ -106,7 +106,21 @@ void read_plain(Burst& b, uint32_t i, const PlainSecondHash& second_hash, bool b
   const TransportKind read =
       kind_of_packet(ip[ipv6 ? kIpv6NextHeaderOffset : kIpv4ProtocolOffset],
                      ip + (ipv6 ? kIpv6HeaderLength : kIpv4HeaderLength), by_addresses);
-  b.flow[i] = {second_hash(ip, by_addresses), read.kind, read.opening, false};
+  b.flow[i] = {second_hash(ip, by_addresses), read.kind, read.opening, false, kNoBackendIndex};
+}
+
+// The backend that the connection ID of a plain packet names, if it serves.
+uint32_t named_backend(const Burst& b, uint32_t i, const VipTracking& tracking,
+                       TrackingCounters& counters) {
+  const uint8_t* const ip = b.ip[i];
+  const uint32_t headers = (is_ipv6(ip) ? kIpv6HeaderLength : kIpv4HeaderLength) + kUdpHeaderLength;
+  const QuicDecision decision = tracking.quic->route({ip + headers, b.packet_length[i] - headers});
+  counters.quic[static_cast<uint32_t>(decision.route)].add(1);
+  if (decision.route != QuicRoute::kServer) return kNoBackendIndex;
+  const TrackedPool& pool = *tracking.pool;
+  if (pool.serves(decision.backend, pool.incarnation(decision.backend))) return decision.backend;
+  counters.quic_moved.add(1);
+  return kNoBackendIndex;
 }
 
 SlotView view_of_slot(const VipTracking& tracking, uint32_t word) {
@@ -142,7 +156,12 @@ void read_tracked(Burst& b, const PlainSecondHash& second_hash, const FlowMemory
     }
     while (u < b.uncommon_count && b.uncommon[u] < i) ++u;
     const bool uncommon = u < b.uncommon_count && b.uncommon[u] == i;
-    if (!uncommon) read_plain(b, i, second_hash, vip.tracking->by_addresses);
+    if (!uncommon) {
+      read_plain(b, i, second_hash, vip.tracking->by_addresses);
+      if (vip.tracking->quic != nullptr) {
+        b.flow[i].named = named_backend(b, i, *vip.tracking, *flows.counters);
+      }
+    }
     flows.own->prefetch(flows.own->position_of({b.hash[i], b.flow[i].second_hash}));
   }
 }
@@ -161,7 +180,9 @@ void track_flows(Burst& b, const Snapshot& snapshot, FlowMemory& flows) {
     const SlotView slot = view_of_slot(tracking, slot_word(vip.slot_bytes, b.slot[i]));
     const bool settled = !slot.full && slot.inherit_until_ns == 0;
     uint32_t backend = slot.owner;
-    if (tracking.mode != Tracking::kNone && !settled) {
+    if (flows.own != nullptr && tracking.quic != nullptr && b.flow[i].named != kNoBackendIndex) {
+      backend = b.flow[i].named;
+    } else if (tracking.mode != Tracking::kNone && !settled) {
       view.look_at(*tracking.pool);
       backend = flows.own == nullptr ? choose_unknown(slot, PacketKind::kData, view.now_ns).backend
                                      : backend_of(b, i, slot, view, flows);

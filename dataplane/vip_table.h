@@ -33,7 +33,7 @@ struct VipTracking;
 //
 // A slot is a word. Where it is settled that is the index of its owner among the backends; other
 // words, all of them greater, are left to dataplane/track_flows.h. So are all where the VIP tracks
-// every flow, for which settled_below is 0.
+// every flow or looks at connection IDs: settled_below is 0 there.
 struct alignas(64) VipEntry {
   const uint8_t* slots = nullptr;          // of its pool: words of slot_bytes
   const BackendEntry* backends = nullptr;  // of its pool and encapsulation

@@ -28,7 +28,7 @@ struct PoolHead {
   uint32_t backend_count;
   uint32_t owner_count;
   uint32_t pool_name_length;
-  uint32_t zero;
+  uint32_t quic_server_id_count;  // that of the backends, or 0
   uint64_t names_bytes;
 };
 static_assert(sizeof(PoolHead) % 8 == 0);
@@ -119,8 +119,14 @@ std::expected<void, std::string> check_tracking(const VipRecord& v) {
       return bad("an idle time does not fit the tracking");
     }
   }
-  if (std::ranges::any_of(v.zero, [](uint8_t byte) { return byte != 0; })) {
-    return bad("a field that must be 0 is not");
+  return {};
+}
+
+std::expected<void, std::string> check_quic(const VipRecord& v) {
+  if (v.quic == QuicCidFormat{}) return {};
+  if (!v.quic.is_valid() || v.protocol != VipProtocol::kUdp ||
+      v.fragment_policy != FragmentPolicy::kFlow) {
+    return bad("connection IDs of no such form can be looked at for this VIP");
   }
   return {};
 }
@@ -145,6 +151,7 @@ std::expected<void, std::string> check_vip(const VipRecord& v, uint32_t pool_cou
   if ((v.flags & ~kVipAllFlags) != 0) return bad("unknown flags");
   if (is_gue(v.encapsulation) != (v.gue_port != 0)) return bad("the GUE port does not fit");
   if (v.pool >= pool_count) return bad("the pool index is out of range");
+  if (const auto ok = check_quic(v); !ok) return ok;
   return check_tracking(v);
 }
 
@@ -296,19 +303,40 @@ std::vector<std::byte> build_pool_file(std::string_view pool_name, const Checksu
   FileWriter writer(FileKind::kPool);
   uint64_t names_bytes = pool_name.size();
   for (const PoolBackend& backend : backends) names_bytes += backend.name.size();
+  const bool with_ids = std::ranges::any_of(
+      backends, [](const PoolBackend& b) { return b.quic_server_id.length != 0; });
   writer.append(PoolHead{table, static_cast<uint32_t>(backends.size()),
                          static_cast<uint32_t>(owner_backends.size()),
-                         static_cast<uint32_t>(pool_name.size()), 0, names_bytes});
+                         static_cast<uint32_t>(pool_name.size()),
+                         with_ids ? static_cast<uint32_t>(backends.size()) : 0, names_bytes});
   for (const PoolBackend& backend : backends) {
     BackendRecord record = backend.record;
     record.name_length = static_cast<uint8_t>(backend.name.size());
     writer.append(record);
+  }
+  if (with_ids) {
+    for (const PoolBackend& backend : backends) writer.append(backend.quic_server_id);
   }
   writer.append_all(owner_backends);
   writer.pad();
   writer.append_text(pool_name);
   for (const PoolBackend& backend : backends) writer.append_text(backend.name);
   return std::move(writer).finish();
+}
+
+std::expected<void, std::string> check_server_ids(std::span<const QuicServerId> ids) {
+  std::vector<QuicServerId> used;
+  for (const QuicServerId& id : ids) {
+    const auto is_set = [](uint8_t octet) { return octet != 0; };
+    if (id.length > id.octets.size() ||
+        std::any_of(id.octets.begin() + id.length, id.octets.end(), is_set) ||
+        std::ranges::any_of(id.zero, is_set)) {
+      return bad("a server ID is longer than it says");
+    }
+    if (id.length != 0) used.push_back(id);
+  }
+  if (!all_distinct<QuicServerId>(used)) return bad("two backends have one server ID");
+  return {};
 }
 
 std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> file) {
@@ -318,12 +346,15 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
   const auto* head = reader.take<PoolHead>();
   if (head == nullptr) return bad("too short for a pool");
   if (head->backend_count > kMaxBackends) return bad("too many backends");
-  if (head->zero != 0) return bad("a field that must be 0 is not");
+  if (head->quic_server_id_count != 0 && head->quic_server_id_count != head->backend_count) {
+    return bad("there are server IDs for some backends");
+  }
 
   PoolView view;
   view.checksum = (*header)->checksum;
   view.table = head->table;
   view.backends = reader.take_all<BackendRecord>(head->backend_count);
+  view.quic_server_ids = reader.take_all<QuicServerId>(head->quic_server_id_count);
   view.owner_backends = reader.take_all<uint32_t>(head->owner_count);
   reader.skip_padding();
   NameBlock names(reader.take_text(head->names_bytes));
@@ -347,6 +378,7 @@ std::expected<PoolView, std::string> check_pool_file(std::span<const std::byte> 
   }
   if (!names.empty()) return bad("bytes are left after the last name");
   if (!all_distinct<std::string_view>(used_names)) return bad("two backends have one name");
+  if (const auto ok = check_server_ids(view.quic_server_ids); !ok) return bad(ok.error());
 
   std::vector<bool> owns(view.backends.size());
   for (uint32_t index : view.owner_backends) {

@@ -25,6 +25,7 @@
 
 #include "tables/file_format.h"
 #include "tables/maglev.h"
+#include "tables/quic_cid.h"
 
 namespace maglev {
 
@@ -99,6 +100,7 @@ static_assert(sizeof(BackendRecord) == 48);
 struct PoolBackend {
   std::string name;  // empty: no backend at this index
   BackendRecord record{};
+  QuicServerId quic_server_id{};
 };
 
 struct PoolView {
@@ -108,6 +110,8 @@ struct PoolView {
   std::span<const BackendRecord> backends;
   std::vector<std::string_view> backend_names;  // parallel to backends; empty where none
   std::span<const uint32_t> owner_backends;     // table owner -> index into backends
+  // Parallel to backends, or empty where none has one; those of one length are distinct.
+  std::span<const QuicServerId> quic_server_ids;
 };
 
 // owner_backends[i] is the index in backends of the table's i-th owner.
@@ -176,7 +180,7 @@ struct VipRecord {
   uint32_t tcp_closing_idle_s;
   uint32_t udp_idle_s;
   Tracking tracking;
-  uint8_t zero[3];
+  QuicCidFormat quic;  // UDP only, and not where fragments go by address
 };
 static_assert(sizeof(VipRecord) == 48);
 

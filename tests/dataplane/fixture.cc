@@ -118,8 +118,8 @@ std::shared_ptr<const Snapshot> TestBed::adopt(const Tree& tree) {
   std::span<const SlotHistory> past;
   if (!tree.history.empty()) past = value_of(check_history_file(tree.history)).slots;
   auto* memory = std::pmr::new_delete_resource();
-  std::vector<std::shared_ptr<const PoolImage>> pools = {value_of(
-      build_pool_image(pool, table, past, ways_of_pool(root, 0), ports, backend_counters, memory))};
+  std::vector<std::shared_ptr<const PoolImage>> pools = {value_of(build_pool_image(
+      pool, table, past, needs_of_pool(root, 0), ports, backend_counters, memory))};
   std::vector<CounterHold> holds;
   for (std::string_view name : root.vip_names)
     holds.push_back(vip_counters.hold(std::string(name)));

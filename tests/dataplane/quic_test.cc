@@ -47,8 +47,9 @@ Octets long_packet(Type type, uint32_t version, const Octets& dcid) {
 }
 
 constexpr QuicCidFormat kPlain = {.server_id_length = 3, .nonce_length = 4};
-constexpr QuicCidFormat kWithLength = {
-    .server_id_length = 5, .nonce_length = 5, .length_encoded = true};
+constexpr QuicCidFormat kWithLength = {.server_id_length = 5,
+                                       .nonce_length = 5,
+                                       .rotation_and_encoding = QuicCidFormat::kLengthEncoded};
 
 QuicServers two_formats() {
   QuicServers::Formats formats;

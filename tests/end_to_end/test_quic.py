@@ -27,14 +27,18 @@ MOVES = {"migration": [], "NAT rebinding": ["--nat-rebinding"]}
 SENT = re.compile(r"Sent packet: local=\[([0-9.]+)\]:(\d+) ")
 ISSUED = re.compile(r" initial_source_connection_id=0x11([0-9a-f]{6})")
 # What makes a VIP look at connection IDs; `none` for one that does not.
-ROUTING = {"none": {}}
+ROUTING = {"none": {},
+           "connection IDs": {"quic": {"server_id_octets": 3, "nonce_octets": 4}}}
 
 
 class QuicLab(Lab):
     def __init__(self, routing, **arguments):
         super().__init__(servers=SERVERS, pool=SERVERS, **arguments)
         self.settings["vips"] = [{"name": "quic", "address": VIPS[0], "protocol": "udp",
-                                  "port": PORT, "pool": "web", **ROUTING[routing]}]
+                                  "port": PORT, "pool": "web", "tracking": "none",
+                                  **ROUTING[routing]}]
+        for backend in self.settings["pools"][0]["backends"]:
+            backend["quic_server_id"] = SERVER_IDS[backend["name"]]
 
     def start_servers(self):
         super().start_servers()

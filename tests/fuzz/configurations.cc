@@ -208,7 +208,7 @@ Published publish(const Configuration& configuration, uint64_t generation, uint6
   if (!root) return {};
 
   auto* memory = std::pmr::new_delete_resource();
-  auto image = build_pool_image(*pool, *table, {}, ways_of_pool(*root, 0), ports,
+  auto image = build_pool_image(*pool, *table, {}, needs_of_pool(*root, 0), ports,
                                 registries.backends, memory);
   if (!image) return {};
   Published published;

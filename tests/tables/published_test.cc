@@ -228,7 +228,7 @@ TEST(PublishedRoot, EverySettingOfAVipIsChecked) {
   EXPECT_FALSE(accepted([](VipRecord& v) { v.fragment_policy = FragmentPolicy{0}; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.tracking = Tracking{0}; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.tracking = Tracking{4}; }));
-  EXPECT_FALSE(accepted([](VipRecord& v) { v.zero[2] = 1; }));
+  EXPECT_FALSE(accepted([](VipRecord& v) { v.quic.nonce_length = 4; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 0; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 33; }));
   EXPECT_FALSE(accepted([](VipRecord& v) { v.prefix_length = 30; })) << "bits beyond the prefix";
