@@ -109,7 +109,7 @@ YamlCursor YamlCursor::required(std::string_view key) const {
   return child;
 }
 
-void YamlCursor::only_keys(std::initializer_list<std::string_view> keys) const {
+void YamlCursor::only_keys(const std::vector<std::string_view>& keys) const {
   if (!exists()) return;
   if (!node_->IsMap()) {
     fail(fmt::format("expected a map with {}, found {}", fmt::join(keys, ", "), describe(*node_)));

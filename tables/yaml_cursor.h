@@ -38,7 +38,7 @@ class YamlCursor {
   // mistake. On a missing entry the cursor returned does not exist().
   YamlCursor optional(std::string_view key) const;
   YamlCursor required(std::string_view key) const;
-  void only_keys(std::initializer_list<std::string_view> keys) const;
+  void only_keys(const std::vector<std::string_view>& keys) const;
 
   // Elements of a list; empty (and a mistake) for anything else; empty for what does not exist.
   std::vector<YamlCursor> elements() const;
