@@ -311,6 +311,8 @@ Json view_backends(const Controller& controller, const DataplaneStatus& dataplan
     Json view = with_source(to_json(name, backend), backend.source);
     view["health"] = health_text(pool.settings, health.verdict);
     view["health_reason"] = is_checked ? health.reason : "";
+    view["health_penalty"] = health.penalty;
+    view["check_latency_us"] = health.latency ? Json(health.latency->count()) : Json();
     const auto place = membership.place_of(name);
     const uint32_t slots = place ? plan->owned_slots[*place] : 0;
     view["in_table"] = place.has_value();

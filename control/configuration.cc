@@ -14,8 +14,6 @@
 namespace maglev {
 namespace {
 
-constexpr uint32_t kMaxIntervalMs = 3600000;
-constexpr uint32_t kMaxInARow = 1000;
 constexpr uint32_t kMinPathMtuExpiryS = 1;
 constexpr uint32_t kMaxPathMtuExpiryS = 86400;
 constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
@@ -23,27 +21,11 @@ constexpr size_t kMaxSocketPath = sizeof(sockaddr_un::sun_path) - 1;
 constexpr Choice<BackendState> kStates[] = {{"ready", BackendState::kReady},
                                             {"drain", BackendState::kDrain},
                                             {"maintenance", BackendState::kMaintenance}};
-constexpr Choice<HealthType> kHealthTypes[] = {{"tcp", HealthType::kTcp}};
 // What fills a pool's table.
 constexpr Choice<PlacementKind> kPlacements[] = {{"maglev", PlacementKind::kMaglev},
                                                  {"ring", PlacementKind::kRing},
                                                  {"rendezvous", PlacementKind::kRendezvous},
                                                  {"bounded", PlacementKind::kBounded}};
-
-HealthSettings read_health(const YamlCursor& cursor) {
-  HealthSettings health;
-  if (!cursor.exists()) return health;
-  cursor.only_keys({"type", "port", "interval_ms", "timeout_ms", "rise", "fall"});
-  health.type = read_choice(cursor.required("type"), kHealthTypes, HealthType::kTcp);
-  health.port = read_port(cursor.required("port"));
-  health.interval_ms =
-      read_number(cursor.optional("interval_ms"), 10, kMaxIntervalMs, health.interval_ms);
-  health.timeout_ms =
-      read_number(cursor.optional("timeout_ms"), 10, kMaxIntervalMs, health.timeout_ms);
-  health.rise = read_number(cursor.optional("rise"), 1, kMaxInARow, health.rise);
-  health.fall = read_number(cursor.optional("fall"), 1, kMaxInARow, health.fall);
-  return health;
-}
 
 uint64_t read_hash_seed(const YamlCursor& cursor) {
   const std::string text = cursor.text();

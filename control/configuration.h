@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "control/health.h"
+#include "control/health_settings.h"
 #include "control/listen_on.h"
 #include "control/prefix.h"
 #include "control/vip.h"

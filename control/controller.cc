@@ -39,12 +39,6 @@ uint64_t sane_generation(uint64_t generation, std::string_view where,
   return 0;
 }
 
-std::string target_text(const Backend& backend, const HealthSettings& health) {
-  const std::string address = backend.address.to_string();
-  return backend.address.is_v4() ? fmt::format("{}:{}", address, health.port)
-                                 : fmt::format("[{}]:{}", address, health.port);
-}
-
 bool changes_targets(const Override& change) {
   return change.key.kind != OverrideKey::Kind::kVip &&
          !std::holds_alternative<BackendPatch>(change.value);
@@ -148,7 +142,8 @@ void Controller::renew_senses() {
       if (health.type == HealthType::kNone) continue;
       HealthTarget target{name, backend_name, backend.address, health, HealthVerdict::kUnknown};
       const auto known = verdicts_.find({name, backend_name});
-      if (known != verdicts_.end() && known->second.target == target_text(backend, health)) {
+      if (known != verdicts_.end() &&
+          known->second.target == endpoint_text(health.type, backend.address, health.port)) {
         target.initial = known->second.verdict;
         kept.insert(verdicts_.extract(known));
       }
@@ -310,8 +305,10 @@ void Controller::health_changed(const std::string& pool, const std::string& back
   if (target == where->second.backends.end()) return;
   spdlog::info("backend {}/{} is {}: {}", pool, backend,
                health.verdict == HealthVerdict::kUp ? "up" : "down", health.reason);
-  const RememberedVerdict verdict{
-      pool, backend, target_text(target->second, where->second.settings.health), health.verdict};
+  const HealthSettings& checked = where->second.settings.health;
+  const RememberedVerdict verdict{pool, backend,
+                                  endpoint_text(checked.type, target->second.address, checked.port),
+                                  health.verdict};
   verdicts_.insert_or_assign({pool, backend}, verdict);
   unsaved_verdicts_.push_back(verdict);
   if (const auto settling = settling_.find(pool); settling != settling_.end()) {

@@ -1,41 +1,52 @@
 #include "control/health.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cctype>
-#include <chrono>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <random>
 #include <utility>
 
+#include "control/check.h"
+#include "control/tls_contexts.h"
+
 namespace maglev {
 
 namespace {
 
-using boost::asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-namespace errc = boost::system::errc;
 
 // Distance between the first checks of new targets: short enough that a handful has its verdicts
 // at once, long enough that many do not become one burst of SYNs.
 constexpr std::chrono::microseconds kFirstCheckSpacing{2000};
 
-std::string describe(const error_code& error) {
-  std::string text = error.message();
-  if (!text.empty()) {
-    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+CheckPtr make_check(boost::asio::io_context& io, const HealthTarget& target,
+                    TlsContexts& contexts) {
+  switch (target.settings.type) {
+    case HealthType::kHttp:
+      return make_http_check(io, target);
+    case HealthType::kHttps:
+      return make_https_check(io, target, contexts);
+    case HealthType::kUdp:
+      return make_udp_check(io, target);
+    case HealthType::kIcmp:
+      return make_icmp_check(io, target);
+    case HealthType::kCommand:
+      return make_command_check(io, target);
+    case HealthType::kTcp:
+    case HealthType::kNone:
+      break;
   }
-  return text;
+  return make_tcp_check(io, target);
 }
 
-// This host ran out of something. That says nothing about the backend, so it is no result.
-bool is_local_shortage(const error_code& error) {
-  return error == errc::too_many_files_open || error == errc::too_many_files_open_in_system ||
-         error == errc::no_buffer_space || error == errc::not_enough_memory ||
-         error == errc::address_not_available;
+bool same_endpoint(const HealthTarget& one, const HealthTarget& other) {
+  return one.address == other.address && one.settings.port == other.settings.port &&
+         one.settings.type == other.settings.type;
 }
 
 }  // namespace
@@ -53,22 +64,45 @@ bool RiseFall::add(bool success) {
   return true;
 }
 
+double Damping::penalty(Clock::time_point now) const {
+  if (settings_.half_life_s == 0) return 0;
+  const std::chrono::duration<double> age = now - since_;
+  return penalty_ * std::exp2(-age.count() / settings_.half_life_s);
+}
+
+void Damping::went_down(Clock::time_point now) {
+  penalty_ = std::min(penalty(now) + 1, 2.0 * settings_.hold_at);
+  since_ = now;
+}
+
+bool Damping::holds(Clock::time_point now) {
+  const double current = penalty(now);
+  is_held_ = current >= (is_held_ ? settings_.release_at : settings_.hold_at);
+  return is_held_ && settings_.half_life_s > 0;
+}
+
+std::chrono::seconds Damping::until_release(Clock::time_point now) const {
+  const double halvings = std::log2(penalty(now) / settings_.release_at);
+  const double wait_s = std::max(0.0, halvings * settings_.half_life_s);
+  return std::chrono::seconds(static_cast<int64_t>(std::ceil(wait_s)));
+}
+
 struct HealthChecker::State : std::enable_shared_from_this<State> {
   struct Target {
     Target(boost::asio::io_context& io, const HealthTarget& wanted_target, Health start)
         : wanted(wanted_target),
           rule(wanted.settings.rise, wanted.settings.fall, start.verdict),
+          damping(wanted.settings.damping),
           health(std::move(start)),
-          socket(io),
           timer(io) {}
 
     HealthTarget wanted;
     RiseFall rule;
+    Damping damping;
     Health health;
-    tcp::socket socket;
+    CheckPtr running;                 // null between checks
     boost::asio::steady_timer timer;  // until the next check or, during one, its time-out
     Clock::time_point started;
-    bool connecting = false;
     bool timed_out = false;
     bool removed = false;
   };
@@ -76,22 +110,23 @@ struct HealthChecker::State : std::enable_shared_from_this<State> {
   using Key = std::pair<std::string, std::string>;
 
   State(boost::asio::io_context& io_context, OnChange callback, size_t limit)
-      : io(io_context), on_change(std::move(callback)), max_connections(limit) {}
+      : io(io_context), on_change(std::move(callback)), max_running(limit) {}
 
   void set_targets(const std::vector<HealthTarget>& wanted);
   void remove(Target& target);
   void check_at(const TargetPtr& target, Clock::time_point when);
   void start(const TargetPtr& target);
-  void finish(const TargetPtr& target, const error_code& error);
+  void finish(const TargetPtr& target, CheckResult result);
   void start_waiting();
-  void take_result(Target& target, bool success, std::string reason);
+  void take_result(Target& target, CheckResult result);
 
   boost::asio::io_context& io;
   OnChange on_change;
-  const size_t max_connections;
-  size_t connections = 0;
+  const size_t max_running;
+  size_t running = 0;
   std::map<Key, TargetPtr> targets;
-  std::deque<TargetPtr> waiting;  // due, but max_connections were open
+  std::deque<TargetPtr> waiting;  // due, but max_running were open
+  TlsContexts tls_contexts;
   std::minstd_rand random{std::random_device{}()};
 };
 
@@ -101,18 +136,24 @@ void HealthChecker::State::set_targets(const std::vector<HealthTarget>& wanted) 
   for (const HealthTarget& target : wanted) {
     if (target.settings.type == HealthType::kNone) continue;
     const Key key{target.pool, target.backend};
-    Health start{.verdict = target.initial};
+    Health start;
+    start.verdict = target.initial;
+    std::optional<Damping> damping;
     if (const auto known = targets.find(key); known != targets.end()) {
       const HealthTarget& before = known->second->wanted;
-      const bool same_endpoint =
-          before.address == target.address && before.settings.port == target.settings.port;
-      if (same_endpoint && before.settings == target.settings) {
+      const bool is_same = same_endpoint(before, target);
+      if (is_same && before.settings == target.settings) {
         next.insert(targets.extract(known));
         continue;
       }
-      if (same_endpoint) start = known->second->health;
+      if (is_same) start = known->second->health;
+      if (is_same) damping = known->second->damping;
     }
     fresh.push_back(std::make_shared<Target>(io, target, std::move(start)));
+    if (damping) {
+      damping->change(target.settings.damping);
+      fresh.back()->damping = *damping;
+    }
     next.insert_or_assign(key, fresh.back());
   }
   for (const auto& [key, target] : targets) remove(*target);
@@ -131,8 +172,7 @@ void HealthChecker::State::set_targets(const std::vector<HealthTarget>& wanted) 
 void HealthChecker::State::remove(Target& target) {
   target.removed = true;
   target.timer.cancel();
-  error_code ignored;
-  target.socket.close(ignored);
+  if (target.running) target.running->abort();
 }
 
 void HealthChecker::State::check_at(const TargetPtr& target, Clock::time_point when) {
@@ -145,7 +185,7 @@ void HealthChecker::State::check_at(const TargetPtr& target, Clock::time_point w
 }
 
 void HealthChecker::State::start_waiting() {
-  while (!waiting.empty() && connections < max_connections) {
+  while (!waiting.empty() && running < max_running) {
     const TargetPtr target = std::move(waiting.front());
     waiting.pop_front();
     if (!target->removed) start(target);
@@ -153,75 +193,72 @@ void HealthChecker::State::start_waiting() {
 }
 
 void HealthChecker::State::start(const TargetPtr& target) {
-  const HealthSettings& settings = target->wanted.settings;
-  const tcp::endpoint endpoint(target->wanted.address, settings.port);
   target->started = Clock::now();
-  target->connecting = true;
   target->timed_out = false;
-  ++connections;
-
-  error_code error;
-  target->socket.open(endpoint.protocol(), error);
-  // Closing then sends a reset: nothing of a check stays behind, neither a socket in TIME_WAIT
-  // here, one per check and backend, nor a half-closed connection in a backend that hangs.
-  if (!error) target->socket.set_option(boost::asio::socket_base::linger(true, 0), error);
-  if (error) {
-    // Posted, because finish() may start the next one in line.
-    boost::asio::post(io,
-                      [self = shared_from_this(), target, error] { self->finish(target, error); });
-    return;
-  }
-  target->socket.async_connect(endpoint,
-                               [self = shared_from_this(), target](const error_code& result) {
-                                 self->finish(target, result);
-                               });
-  target->timer.expires_at(target->started + std::chrono::milliseconds(settings.timeout_ms));
-  target->timer.async_wait([target, started = target->started](const error_code& wait_error) {
+  target->running = make_check(io, target->wanted, tls_contexts);
+  ++running;
+  target->running->start([self = shared_from_this(), target](CheckResult result) {
+    self->finish(target, std::move(result));
+  });
+  target->timer.expires_at(target->started +
+                           std::chrono::milliseconds(target->wanted.settings.timeout_ms));
+  target->timer.async_wait([target, check = target->running](const error_code& wait_error) {
     // Without an error the wait may still be one that the end of its check came too late to
     // cancel.
-    if (wait_error || !target->connecting || target->started != started) return;
+    if (wait_error || target->running != check) return;
     target->timed_out = true;
-    error_code ignored;
-    target->socket.close(ignored);
+    check->abort();
   });
 }
 
-void HealthChecker::State::finish(const TargetPtr& target, const error_code& error) {
-  error_code ignored;
-  target->socket.close(ignored);
-  target->connecting = false;
-  --connections;
+void HealthChecker::State::finish(const TargetPtr& target, CheckResult result) {
+  target->running.reset();
+  --running;
   if (!target->removed) {
     const HealthSettings& settings = target->wanted.settings;
     const double jitter = std::uniform_real_distribution<double>(0.9, 1.1)(random);
     const auto pause = std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double, std::milli>(settings.interval_ms * jitter));
     check_at(target, target->started + pause);
-    if (target->timed_out) {
-      take_result(*target, false, "timed out after " + std::to_string(settings.timeout_ms) + " ms");
-    } else if (error) {
-      if (is_local_shortage(error)) {
-        target->health.reason = "not checked: " + describe(error);
-      } else {
-        take_result(*target, false, describe(error));
-      }
-    } else {
-      take_result(*target, true, "connected");
-    }
+    if (target->timed_out)
+      result = failed(fmt::format("timed out after {} ms", settings.timeout_ms));
+    take_result(*target, std::move(result));
   }
   start_waiting();
 }
 
-void HealthChecker::State::take_result(Target& target, bool success, std::string reason) {
-  const bool changed = target.rule.add(success);
-  const bool agrees = success == (target.rule.verdict() == HealthVerdict::kUp);
-  if (agrees) target.health = {target.rule.verdict(), std::move(reason)};
-  if (changed) on_change(target.wanted.pool, target.wanted.backend, target.health);
+void HealthChecker::State::take_result(Target& target, CheckResult result) {
+  if (result.outcome == CheckResult::Outcome::kNotMade) {
+    target.health.reason = "not checked: " + result.reason;
+    return;
+  }
+  const Clock::time_point now = Clock::now();
+  const bool success = result.outcome == CheckResult::Outcome::kPassed;
+  if (success) {
+    target.health.latency =
+        std::chrono::duration_cast<std::chrono::microseconds>(now - target.started);
+  }
+  const HealthVerdict before = target.health.verdict;
+  const bool was_up = target.rule.verdict() == HealthVerdict::kUp;
+  target.rule.add(success);
+  HealthVerdict verdict = target.rule.verdict();
+  // While it is held down too: it must prove itself anew.
+  if (was_up && verdict == HealthVerdict::kDown) target.damping.went_down(now);
+  target.health.penalty = target.damping.penalty(now);
+  const bool agrees = success == (verdict == HealthVerdict::kUp);
+  if (agrees) target.health.reason = std::move(result.reason);
+  if (verdict == HealthVerdict::kUp && target.damping.holds(now)) {
+    verdict = HealthVerdict::kDown;
+    target.health.reason =
+        fmt::format("held down: it went down too often (penalty {:.1f}); {} s to go",
+                    target.health.penalty, target.damping.until_release(now).count());
+  }
+  target.health.verdict = verdict;
+  if (verdict != before) on_change(target.wanted.pool, target.wanted.backend, target.health);
 }
 
-HealthChecker::HealthChecker(boost::asio::io_context& io, OnChange on_change,
-                             size_t max_connections)
-    : state_(std::make_shared<State>(io, std::move(on_change), max_connections)) {}
+HealthChecker::HealthChecker(boost::asio::io_context& io, OnChange on_change, size_t max_running)
+    : state_(std::make_shared<State>(io, std::move(on_change), max_running)) {}
 
 HealthChecker::~HealthChecker() {
   state_->set_targets({});

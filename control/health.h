@@ -1,46 +1,36 @@
 // Health checks: which backends answer.
 //
-// RiseFall is the rule that turns results into a verdict; HealthChecker opens TCP connections to
-// the targets, each at its own pace, and applies the rule.
+// RiseFall is the rule that turns results into a verdict, Damping the one that keeps down what goes
+// up and down too often; HealthChecker runs the checks (control/check.h) of the targets, each at
+// its own pace, and applies the rules.
 //
 // Thread: everything on the one thread that runs the io_context; callbacks come from there, never
-// from inside a call of the caller's. Ownership: the checker owns its sockets and timers and must
+// from inside a call of the caller's. Ownership: the checker owns its checks and timers and must
 // be destroyed before the io_context; after its destructor no callback comes.
 //
 // Invariants:
 // 1. A target that set_targets() names again keeps its verdict, its counts and its pace.
 // 2. Results count in a row: fail, ok, ok, fail, ok, fail with fall = 3 stays up.
-// 3. At most max_connections sockets are open at once. What is due beyond that waits in line: the
+// 3. At most max_running checks run at once. What is due beyond that waits in line: the
 //    interval stretches, no check fails for it.
 // 4. The first checks of new targets start apart from each other, so that many backends are not
 //    checked in one instant; later intervals are jittered by a tenth either way.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "control/health_settings.h"
+
 namespace maglev {
-
-enum class HealthType : uint8_t { kNone, kTcp };
-
-struct HealthSettings {
-  HealthType type = HealthType::kNone;
-  uint16_t port = 0;
-  uint32_t interval_ms = 1000;  // from start to start
-  uint32_t timeout_ms = 500;
-  uint32_t rise = 2;  // successes in a row that bring a backend up; at least 1
-  uint32_t fall = 3;  // failures in a row that take it down; at least 1
-  bool operator==(const HealthSettings&) const = default;
-};
-
-enum class HealthVerdict : uint8_t { kUnknown, kUp, kDown };
 
 // The rise/fall rule. From kUnknown the first result decides at once.
 class RiseFall {
@@ -59,22 +49,41 @@ class RiseFall {
   uint32_t against_in_a_row_ = 0;  // results in a row that disagree with verdict_
 };
 
-struct HealthTarget {
-  std::string pool;
-  std::string backend;
-  boost::asio::ip::address address;
-  HealthSettings settings;
-  // What a new target starts from, such as a verdict remembered from before a restart. Not looked
-  // at for a target that is already checked.
-  HealthVerdict initial = HealthVerdict::kUnknown;
+// The penalty of a backend that went down again and again (compare RFC 2439). It stays below twice
+// hold_at, so that whoever stays up is released in a bounded time. The caller's clock never goes
+// back.
+class Damping {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Damping(const DampingSettings& settings) : settings_(settings) {}
+
+  void went_down(Clock::time_point now);
+  // Whether the penalty keeps the backend down now.
+  bool holds(Clock::time_point now);
+  double penalty(Clock::time_point now) const;
+  // From now, should it not go down again.
+  std::chrono::seconds until_release(Clock::time_point now) const;
+  // Under other settings, with the penalty it has.
+  void change(const DampingSettings& settings) { settings_ = settings; }
+
+ private:
+  DampingSettings settings_;
+  double penalty_ = 0;  // at since_
+  Clock::time_point since_;
+  bool is_held_ = false;
 };
 
 struct Health {
   HealthVerdict verdict = HealthVerdict::kUnknown;
   // Of the last result that agrees with the verdict: "connected", "connection refused",
-  // "timed out after 500 ms", "no route to host". "not checked yet" before the first, and "not
-  // checked: ..." while this host is short of what a check needs, such as file descriptors.
+  // "timed out after 500 ms", "status 503". "not checked yet" before the first, "not checked: ..."
+  // while this host is short of what a check needs, such as file descriptors, and "held down: ..."
+  // while checks succeed and the penalty is too high.
   std::string reason = "not checked yet";
+  double penalty = 0;  // at the last result
+  // Of the last success, from start to verdict.
+  std::optional<std::chrono::microseconds> latency = std::nullopt;
   bool operator==(const Health&) const = default;
 };
 
@@ -83,17 +92,17 @@ class HealthChecker {
   using OnChange =
       std::function<void(const std::string& pool, const std::string& backend, const Health&)>;
 
-  static constexpr size_t kDefaultMaxConnections = 256;
+  static constexpr size_t kDefaultMaxRunning = 256;
 
   HealthChecker(boost::asio::io_context& io, OnChange on_change,
-                size_t max_connections = kDefaultMaxConnections);
+                size_t max_running = kDefaultMaxRunning);
   ~HealthChecker();
   HealthChecker(const HealthChecker&) = delete;
   HealthChecker& operator=(const HealthChecker&) = delete;
 
   // Makes the targets checked exactly these. Targets of type kNone are not checked. One whose
-  // address or port changed is a new target; one whose other settings changed keeps its verdict
-  // and starts counting afresh. (pool, backend) must be distinct.
+  // address, port or kind of check changed is a new target; one whose other settings changed keeps
+  // its verdict and its penalty and starts counting afresh. (pool, backend) must be distinct.
   void set_targets(const std::vector<HealthTarget>& targets);
 
   // The last word on a target; kUnknown for what is not one.

@@ -4,14 +4,49 @@ namespace maglev {
 
 using nlohmann::ordered_json;
 
+namespace {
+
+ordered_json http_json(const HttpExchange& http) {
+  ordered_json statuses = ordered_json::array();
+  for (const StatusRange& range : http.statuses) statuses.push_back(to_text(range));
+  return {{"method", http.method},
+          {"path", http.path},
+          {"host", http.host},
+          {"status", std::move(statuses)},
+          {"body", http.body}};
+}
+
+ordered_json tls_json(const TlsExpectation& tls) {
+  return {{"server_name", tls.server_name}, {"ca_file", tls.ca_file}, {"verify", tls.verify}};
+}
+
+ordered_json udp_json(const UdpExchange& udp) {
+  return {{"encoding", udp.is_hex ? "hex" : "text"},
+          {"send", udp.is_hex ? to_hex(udp.send) : udp.send},
+          {"expect", udp.is_hex ? to_hex(udp.expect) : udp.expect}};
+}
+
+}  // namespace
+
 ordered_json to_json(const HealthSettings& health) {
-  if (health.type == HealthType::kNone) return nullptr;
-  return {{"type", "tcp"},
-          {"port", health.port},
-          {"interval_ms", health.interval_ms},
-          {"timeout_ms", health.timeout_ms},
-          {"rise", health.rise},
-          {"fall", health.fall}};
+  const HealthType type = health.type;
+  if (type == HealthType::kNone) return nullptr;
+  ordered_json form = {{"type", to_text(type)}};
+  if (health.port != 0) form["port"] = health.port;
+  form["interval_ms"] = health.interval_ms;
+  form["timeout_ms"] = health.timeout_ms;
+  form["rise"] = health.rise;
+  form["fall"] = health.fall;
+  if (type == HealthType::kHttp || type == HealthType::kHttps) form.update(http_json(health.http));
+  if (type == HealthType::kHttps) form.update(tls_json(health.tls));
+  if (type == HealthType::kUdp) form.update(udp_json(health.udp));
+  if (type == HealthType::kCommand) form["argv"] = health.argv;
+  if (const DampingSettings& damping = health.damping; damping.half_life_s > 0) {
+    form["damping"] = {{"half_life_s", damping.half_life_s},
+                       {"hold_at", damping.hold_at},
+                       {"release_at", damping.release_at}};
+  }
+  return form;
 }
 
 ordered_json to_json(const std::string& name, const PoolSettings& settings) {

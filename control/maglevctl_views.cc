@@ -44,10 +44,11 @@ std::string format_workers(const Json& workers) {
 
 std::string format_health(const Json& health) {
   if (health.is_null()) return "not checked";
-  return fmt::format(
-      "{} to port {} every {} ms, {} ms at most; up after {}, down after {} in a row",
-      text(health, "type"), number(health, "port"), number(health, "interval_ms"),
-      number(health, "timeout_ms"), number(health, "rise"), number(health, "fall"));
+  const std::string port =
+      health.contains("port") ? fmt::format(" to port {}", number(health, "port")) : "";
+  return fmt::format("{}{} every {} ms, {} ms at most; up after {}, down after {} in a row",
+                     text(health, "type"), port, number(health, "interval_ms"),
+                     number(health, "timeout_ms"), number(health, "rise"), number(health, "fall"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "control/json_form.h"
 #include "tests/control/fixtures.h"
 
 namespace maglev {
@@ -43,6 +44,85 @@ TEST(Configuration, AGoodFileIsReadWithDefaults) {
   EXPECT_EQ(dns.protocol, VipProtocol::kUdp);
   EXPECT_EQ(dns.port, 53);
   EXPECT_EQ(dns.hash, HashPolicy::kSource);
+}
+
+// What the pool `web` has instead of its health section, and what the API shows of it.
+std::string shown_health(const std::string& section) {
+  const auto configuration = read_configuration(
+      with("{type: tcp, port: 80, interval_ms: 1000, timeout_ms: 500, rise: 2, fall: 3}", section),
+      "maglev.yaml");
+  if (!configuration) return configuration.error().front();
+  return to_json(configuration->pools.at("web").settings.health).dump();
+}
+
+constexpr std::string_view kPace = R"("interval_ms":1000,"timeout_ms":500,"rise":2,"fall":3)";
+
+TEST(Configuration, EachKindOfCheckHasSettingsAndDefaultsOfItsOwn) {
+  EXPECT_EQ(shown_health("{type: http, port: 80}"),
+            fmt::format(R"({{"type":"http","port":80,{},"method":"GET","path":"/","host":"",)"
+                        R"("status":["200-399"],"body":""}})",
+                        kPace));
+  EXPECT_EQ(shown_health("{type: https, port: 443, method: HEAD, path: /up, host: a.example, "
+                         "status: [200-204, 404], server_name: b.example, ca_file: /ca.pem, "
+                         "verify: false}"),
+            fmt::format(R"({{"type":"https","port":443,{},"method":"HEAD","path":"/up",)"
+                        R"("host":"a.example","status":["200-204","404"],"body":"",)"
+                        R"("server_name":"b.example","ca_file":"/ca.pem","verify":false}})",
+                        kPace));
+  EXPECT_EQ(shown_health("{type: udp, port: 53, encoding: hex, send: 00ff, expect: 'A0'}"),
+            fmt::format(R"({{"type":"udp","port":53,{},"encoding":"hex","send":"00ff",)"
+                        R"("expect":"a0"}})",
+                        kPace));
+  EXPECT_EQ(shown_health("{type: icmp, damping: {half_life_s: 60}}"),
+            fmt::format(R"({{"type":"icmp",{},"damping":{{"half_life_s":60,"hold_at":3,)"
+                        R"("release_at":1}}}})",
+                        kPace));
+  EXPECT_EQ(shown_health("{type: command, argv: [/bin/check, -x]}"),
+            fmt::format(R"({{"type":"command",{},"argv":["/bin/check","-x"]}})", kPace));
+}
+
+// What the control socket shows is what it takes, and what the durable state holds.
+TEST(Configuration, WhatIsShownOfACheckIsReadAsTheSame) {
+  for (const char* section :
+       {"{type: http, port: 80, body: ok}", "{type: https, port: 443, status: [200]}",
+        "{type: udp, port: 53, send: ping, expect: pong}", "{type: icmp}",
+        "{type: command, port: 9, argv: [/bin/true], damping: {half_life_s: 9, hold_at: 5}}"}) {
+    const std::string shown = shown_health(section);
+    EXPECT_TRUE(shown.starts_with('{')) << shown;
+    EXPECT_EQ(shown_health(shown), shown);
+  }
+}
+
+TEST(Configuration, AMistakeInACheckIsToldWithItsPlace) {
+  const std::pair<const char*, const char*> mistakes[] = {
+      {"{type: icmp, port: 80}", "port"},
+      {"{type: tcp, port: 80, path: /}", "path"},
+      {"{type: http, port: 80, server_name: a}", "server_name"},
+      {"{type: http}", "port"},
+      {"{type: http, port: 80, path: up}", "expected a path that starts with /"},
+      {"{type: http, port: 80, host: 'a b'}", "expected printable ASCII without blanks"},
+      {"{type: http, port: 80, status: [99]}", "expected a status from 100 to 599"},
+      {"{type: http, port: 80, status: [300-200]}", "expected a status from 100 to 599"},
+      {"{type: http, port: 80, status: []}", "expected a list of statuses"},
+      {"{type: http, port: 80, method: HEAD, body: ok}", "an answer to HEAD has no body"},
+      {"{type: http, port: 80, method: get}", "expected GET or HEAD or OPTIONS, found 'get'"},
+      {"{type: https, port: 443, ca_file: ca.pem}", "expected an absolute path, found 'ca.pem'"},
+      {"{type: udp, port: 53}", "send"},
+      {"{type: udp, port: 53, encoding: hex, send: 0g}", "expected pairs of hexadecimal digits"},
+      {"{type: udp, port: 53, encoding: hex, send: '012'}", "expected pairs of hexadecimal"},
+      {"{type: command}", "argv"},
+      {"{type: command, argv: [check]}", "expected a program's absolute path"},
+      {"{type: command, argv: /bin/check}", "argv"},
+      {"{type: tcp, port: 80, damping: {hold_at: 3}}", "half_life_s"},
+      {"{type: tcp, port: 80, damping: {half_life_s: 9, hold_at: 3, release_at: 3}}",
+       "expected less than hold_at"},
+  };
+  for (const auto& [section, told] : mistakes) {
+    const std::string error = shown_health(section);
+    EXPECT_TRUE(error.starts_with("maglev.yaml:")) << section << ": " << error;
+    EXPECT_NE(error.find("pools[0].health"), std::string::npos) << section << ": " << error;
+    EXPECT_NE(error.find(told), std::string::npos) << section << ": " << error;
+  }
 }
 
 TEST(Configuration, AVipHasDefaultsAndTakesEverySetting) {
@@ -237,7 +317,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"EmptyName", "name: b1", "name: \"\"", "expected a name of 1 to 255 letters"},
         Mistake{"PortTooLarge", "port: 53", "port: 65536", "from 0 to 65535"},
         Mistake{"HealthPortZero", "type: tcp, port: 80", "type: tcp, port: 0", "from 1 to 65535"},
-        Mistake{"UnknownHealth", "type: tcp", "type: icmp", "expected tcp, found 'icmp'"},
+        Mistake{"UnknownHealth", "type: tcp", "type: ping",
+                "expected tcp or http or https or udp or icmp or command, found 'ping'"},
         Mistake{"ShortSeed", "9e3779b97f4a7c15", "9e37", "expected 16 hexadecimal digits"},
         Mistake{"SignedSeed", "9e3779b97f4a7c15", "-e3779b97f4a7c15", "16 hexadecimal digits"},
         Mistake{"RelativeState", "state: /run", "state: run", "expected an absolute path"},

@@ -12,13 +12,13 @@
 #include <filesystem>
 #include <iterator>
 
+#include "tests/control/check_fixtures.h"
+
 namespace maglev {
 namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-constexpr auto kUp = HealthVerdict::kUp;
-constexpr auto kDown = HealthVerdict::kDown;
 constexpr auto kUnknown = HealthVerdict::kUnknown;
 
 // Verdicts after each result; '+' is a success, '-' a failure.
@@ -57,7 +57,10 @@ TEST(RiseFall, OneInARowFollowsEveryResult) {
 // A listening socket on a loopback port of its own.
 class Listener {
  public:
-  explicit Listener(int backlog = 1024) {
+  explicit Listener(int backlog = 1024, uint16_t port = 0) {
+    address_.sin_port = htons(port);
+    const int on = 1;
+    setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address_), sizeof(address_)), 0);
     socklen_t length = sizeof(address_);
     getsockname(fd_, reinterpret_cast<sockaddr*>(&address_), &length);
@@ -110,50 +113,16 @@ HealthTarget target(std::string backend, uint16_t port, uint32_t interval_ms = 2
                        .fall = 3}};
 }
 
-class HealthCheckerTest : public ::testing::Test {
- protected:
-  struct Change {
-    std::string backend;
-    Health health;
-  };
-
-  HealthChecker make(size_t max_connections = HealthChecker::kDefaultMaxConnections) {
-    return HealthChecker(
-        io_,
-        [this](const std::string&, const std::string& backend, const Health& health) {
-          changes_.push_back({backend, health});
-        },
-        max_connections);
-  }
-
-  // Runs the event loop until a condition holds; false when it does not within ten seconds.
-  template <typename Condition>
-  bool run_until(Condition condition) {
-    const Clock::time_point end = Clock::now() + 10s;
-    io_.restart();
-    while (!condition()) {
-      if (Clock::now() > end) return false;
-      io_.run_one_for(10ms);
-    }
-    return true;
-  }
-  void run_for(Clock::duration time) {
-    io_.restart();
-    io_.run_for(time);
-  }
-
-  boost::asio::io_context io_;
-  std::vector<Change> changes_;
-};
+using HealthCheckerTest = CheckerTest;
 
 TEST_F(HealthCheckerTest, AListeningBackendComesUpAtOnce) {
   Listener listener;
   HealthChecker checker = make();
   checker.set_targets({target("b1", listener.port(), 60000)});
-  EXPECT_EQ(checker.of("web", "b1"), (Health{kUnknown, "not checked yet"}));
+  EXPECT_EQ(said(checker.of("web", "b1")), (Said{kUnknown, "not checked yet"}));
   ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
   EXPECT_EQ(changes_[0].backend, "b1");
-  EXPECT_EQ(changes_[0].health, (Health{kUp, "connected"}));
+  EXPECT_EQ(said(changes_[0].health), (Said{kUp, "connected"}));
   EXPECT_EQ(checker.of("web", "b1"), changes_[0].health);
 }
 
@@ -166,7 +135,7 @@ TEST_F(HealthCheckerTest, AnIpv6BackendIsChecked) {
   HealthChecker checker = make();
   checker.set_targets({ipv6});
   ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
-  EXPECT_EQ(changes_[0].health, (Health{kUp, "connected"}));
+  EXPECT_EQ(said(changes_[0].health), (Said{kUp, "connected"}));
 }
 
 TEST_F(HealthCheckerTest, ARefusedPortIsDown) {
@@ -174,7 +143,7 @@ TEST_F(HealthCheckerTest, ARefusedPortIsDown) {
   HealthChecker checker = make();
   checker.set_targets({target("b1", bound_only.port())});
   ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
-  EXPECT_EQ(changes_[0].health, (Health{kDown, "connection refused"}));
+  EXPECT_EQ(said(changes_[0].health), (Said{kDown, "connection refused"}));
 }
 
 TEST_F(HealthCheckerTest, ASilentBackendTimesOut) {
@@ -184,7 +153,7 @@ TEST_F(HealthCheckerTest, ASilentBackendTimesOut) {
   const Clock::time_point start = Clock::now();
   checker.set_targets({target("b1", full.port())});
   ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
-  EXPECT_EQ(changes_[0].health, (Health{kDown, "timed out after 300 ms"}));
+  EXPECT_EQ(said(changes_[0].health), (Said{kDown, "timed out after 300 ms"}));
   EXPECT_GE(Clock::now() - start, 300ms);
 }
 
@@ -207,10 +176,10 @@ TEST_F(HealthCheckerTest, ABackendGoesUpAndDownAndTellsEachChangeOnce) {
   ASSERT_TRUE(run_until([&] { return changes_.size() == 1; }));
   listener->start();
   ASSERT_TRUE(run_until([&] { return changes_.size() == 2; }));
-  EXPECT_EQ(changes_[1].health, (Health{kUp, "connected"}));
+  EXPECT_EQ(said(changes_[1].health), (Said{kUp, "connected"}));
   listener.reset();
   ASSERT_TRUE(run_until([&] { return changes_.size() == 3; }));
-  EXPECT_EQ(changes_[2].health, (Health{kDown, "connection refused"}));
+  EXPECT_EQ(said(changes_[2].health), (Said{kDown, "connection refused"}));
   run_for(200ms);
   EXPECT_EQ(changes_.size(), 3u);
 }
@@ -242,7 +211,7 @@ TEST_F(HealthCheckerTest, AnUnchangedTargetKeepsItsVerdictItsCountsAndItsPace) {
     std::erase_if(changes_, [](const Change& change) { return change.backend != "b1"; });
   }
   ASSERT_EQ(changes_.size(), 1u);
-  EXPECT_EQ(changes_[0].health, (Health{kDown, "connection refused"}));
+  EXPECT_EQ(said(changes_[0].health), (Said{kDown, "connection refused"}));
   EXPECT_GE(Clock::now() - start, 360ms);
 }
 
@@ -252,7 +221,7 @@ TEST_F(HealthCheckerTest, NewTimingKeepsTheVerdictAndANewPortDoesNot) {
   checker.set_targets({target("b1", listener.port(), 60000)});
   ASSERT_TRUE(run_until([&] { return changes_.size() == 1; }));
   checker.set_targets({target("b1", listener.port(), 30000)});
-  EXPECT_EQ(checker.of("web", "b1"), (Health{kUp, "connected"}));
+  EXPECT_EQ(said(checker.of("web", "b1")), (Said{kUp, "connected"}));
 
   Listener bound_only(-1);
   checker.set_targets({target("b1", bound_only.port(), 60000)});
@@ -334,6 +303,74 @@ TEST_F(HealthCheckerTest, SocketsAreBoundedAndNoneLeaks) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST_F(HealthCheckerTest, ASuccessTellsHowLongItTook) {
+  Listener listener;
+  HealthChecker checker = make();
+  checker.set_targets({target("b1", listener.port())});
+  ASSERT_TRUE(run_until([&] { return !changes_.empty(); }));
+  ASSERT_TRUE(changes_[0].health.latency);
+  EXPECT_GT(changes_[0].health.latency->count(), 0);
+  EXPECT_LT(*changes_[0].health.latency, 300ms);
+}
+
+TEST_F(HealthCheckerTest, ABackendThatFlapsIsHeldDownUntilItStaysUp) {
+  auto listener = std::make_unique<Listener>(-1);
+  HealthTarget damped = target("b1", listener->port());
+  damped.settings.rise = damped.settings.fall = 1;
+  damped.settings.damping = {.half_life_s = 1, .hold_at = 2, .release_at = 1};
+  HealthChecker checker = make();
+  checker.set_targets({damped});
+  const auto flap = [&] {
+    listener->start();
+    ASSERT_TRUE(run_until([&] {
+      return !checker.of("web", "b1").reason.starts_with("conn") ||
+             checker.of("web", "b1").verdict == kUp;
+    }));
+    const uint16_t port = listener->port();
+    listener.reset();
+    ASSERT_TRUE(run_until([&] { return checker.of("web", "b1").reason == "connection refused"; }));
+    listener = std::make_unique<Listener>(-1, port);
+  };
+  ASSERT_TRUE(run_until([&] { return changes_.size() == 1; }));
+  for (int i = 0; i < 3; ++i) flap();
+  listener->start();
+  ASSERT_TRUE(run_until([&] { return checker.of("web", "b1").reason.starts_with("held down"); }));
+  EXPECT_EQ(checker.of("web", "b1").verdict, kDown);
+  EXPECT_GT(checker.of("web", "b1").penalty, 1.0);
+  const Clock::time_point held = Clock::now();
+  ASSERT_TRUE(run_until([&] { return checker.of("web", "b1").verdict == kUp; }));
+  EXPECT_GT(Clock::now() - held, 500ms);
+  EXPECT_EQ(said(checker.of("web", "b1")), (Said{kUp, "connected"}));
+}
+
+TEST(DampingRule, APenaltyHalvesAndHoldsBetweenItsTwoBounds) {
+  Damping damping({.half_life_s = 60, .hold_at = 3, .release_at = 1});
+  const Clock::time_point start{};
+  damping.went_down(start);
+  damping.went_down(start);
+  EXPECT_FALSE(damping.holds(start));
+  damping.went_down(start);
+  EXPECT_TRUE(damping.holds(start));
+  EXPECT_DOUBLE_EQ(damping.penalty(start + 60s), 1.5);
+  EXPECT_TRUE(damping.holds(start + 60s));
+  EXPECT_EQ(damping.until_release(start + 60s), 36s);
+  EXPECT_FALSE(damping.holds(start + 96s));
+  EXPECT_FALSE(damping.holds(start + 96s));
+}
+
+TEST(DampingRule, APenaltyIsBoundedSoThatStayingUpIsEnough) {
+  Damping damping({.half_life_s = 60, .hold_at = 3, .release_at = 1});
+  for (int i = 0; i < 1000; ++i) damping.went_down({});
+  EXPECT_DOUBLE_EQ(damping.penalty({}), 6.0);
+}
+
+TEST(DampingRule, WithoutAHalfLifeNothingIsHeld) {
+  Damping damping(DampingSettings{});
+  for (int i = 0; i < 10; ++i) damping.went_down({});
+  EXPECT_EQ(damping.penalty({}), 0.0);
+  EXPECT_FALSE(damping.holds({}));
+}
+
 TEST_F(HealthCheckerTest, AShortageOfDescriptorsIsNotTheBackendsFault) {
   Listener listener;
   HealthChecker checker = make();
@@ -344,9 +381,9 @@ TEST_F(HealthCheckerTest, AShortageOfDescriptorsIsNotTheBackendsFault) {
   for (int fd = dup(0); fd >= 0; fd = dup(0)) hoard.push_back(fd);
   run_for(200ms);
   for (const int fd : hoard) close(fd);
-  EXPECT_EQ(checker.of("web", "b1"), (Health{kUp, "not checked: too many open files"}));
+  EXPECT_EQ(said(checker.of("web", "b1")), (Said{kUp, "not checked: too many open files"}));
   run_for(100ms);
-  EXPECT_EQ(checker.of("web", "b1"), (Health{kUp, "connected"}));
+  EXPECT_EQ(said(checker.of("web", "b1")), (Said{kUp, "connected"}));
   EXPECT_EQ(changes_.size(), 1u);
 }
 

@@ -155,6 +155,14 @@ TEST_F(MaglevctlTest, AddsAndRemovesAPool) {
   EXPECT_EQ(run("pool show mail").exit_code, 1);
 }
 
+TEST_F(MaglevctlTest, ShowsACheckThatHasNoPort) {
+  const std::string_view tcp = "type: tcp, port: 80";
+  text_.replace(text_.find(tcp), tcp.size(), "type: icmp");
+  shown("reload");
+  const std::string pool = shown("pool show web");
+  EXPECT_NE(pool.find("health      icmp every 1000 ms, 500 ms at most"), std::string::npos) << pool;
+}
+
 TEST_F(MaglevctlTest, AddsShowsAndRemovesAVip) {
   shown(
       "vip add any-udp --address 198.51.100.20 --protocol udp --port any --pool plain "
