@@ -347,31 +347,6 @@ Json view_pool(const Controller& controller, const DataplaneStatus& dataplane,
   return view;
 }
 
-Json view_foreseen(const std::vector<Controller::Foreseen>& foreseen) {
-  const auto view_side = [](const Balance& balance) {
-    Json backends = Json::array();
-    for (const NodeLoad& node : balance.nodes) {
-      backends.push_back({{"name", node.name},
-                          {"slots", node.load},
-                          {"share", node.share},
-                          {"wanted_share", node.wanted}});
-    }
-    return backends;
-  };
-  Json pools = Json::array();
-  for (const auto& [pool, change] : foreseen) {
-    const Movement& movement = change.movement;
-    pools.push_back({{"pool", pool},
-                     {"slots", movement.total},
-                     {"moved", movement.moved},
-                     {"moved_between_unchanged", movement.moved_between_unchanged},
-                     {"ideal_moved", std::llround(movement.ideal_moved)},
-                     {"before", view_side(change.before)},
-                     {"after", view_side(change.after)}});
-  }
-  return {{"dry_run", true}, {"pools", std::move(pools)}};
-}
-
 Json view_vip_summary(const std::string& name, const Vip& vip) {
   return with_source(to_json(name, vip), vip.source);
 }

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "control/http_client.h"
+#include "control/maglevctl_ask.h"
 #include "control/maglevctl_stats.h"
 #include "control/maglevctl_views.h"
 #include "control/simulator_commands.h"
@@ -26,102 +26,9 @@ namespace maglev {
 namespace {
 
 using Json = nlohmann::ordered_json;
-namespace errc = boost::system::errc;
 
-constexpr int kDone = 0;
-constexpr int kFailed = 1;  // the daemon refused, or cannot be reached
-
-constexpr std::chrono::milliseconds kAnswerTimeout{10000};
-
-// What all commands share.
-struct Options {
-  std::string socket = "/run/maglev/control.sock";
-  bool json = false;
-  bool wait = false;
-  uint32_t timeout_ms = 5000;
-  std::optional<uint64_t> if_generation;
-};
-
-std::string explain(const std::string& socket, const boost::system::error_code& error) {
-  std::string text = fmt::format("cannot ask maglev-control at {}: {}", socket, error.message());
-  if (error == errc::no_such_file_or_directory || error == errc::connection_refused) {
-    text += "\nIs maglev-control running? Name its socket with --socket PATH or MAGLEV_SOCKET.";
-  } else if (error == errc::permission_denied) {
-    text += "\nRun maglevctl as a user who may write to that socket, such as root.";
-  }
-  return text;
-}
-
-// A name as one segment of a path, whatever is in it.
-std::string segment(const std::string& name) {
-  std::string encoded;
-  for (const char c : name) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-                       std::string_view("._:-").find(c) != std::string_view::npos;
-    encoded += plain ? std::string(1, c)
-                     : fmt::format("%{:02X}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-  }
-  return encoded;
-}
-
-// The body of a successful answer, or what to tell the user.
-std::expected<std::string, std::string> ask(const Options& options, const HttpRequest& request,
-                                            std::chrono::milliseconds timeout = kAnswerTimeout) {
-  const auto answer = http_over_unix_socket(options.socket, request, timeout);
-  if (!answer) return std::unexpected(explain(options.socket, answer.error()));
-  if (answer->status >= 200 && answer->status < 300) return answer->body;
-  const Json body = Json::parse(answer->body, nullptr, false);
-  if (body.is_object() && body.contains("error")) {
-    const std::string code = body["error"].value("code", "no code");
-    const bool is_made = code == "not_adopted" || code == "not_published";
-    return std::unexpected(fmt::format("{}{} ({})", is_made ? "" : "maglev-control refused: ",
-                                       body["error"].value("message", "no reason given"), code));
-  }
-  return std::unexpected(fmt::format("maglev-control answered with HTTP status {}: {}",
-                                     answer->status, answer->body.substr(0, 200)));
-}
-
-std::expected<Json, std::string> ask_json(const Options& options, const std::string& path) {
-  const auto body = ask(options, {"GET", path, ""});
-  if (!body) return std::unexpected(body.error());
-  Json parsed = Json::parse(*body, nullptr, false);
-  if (parsed.is_discarded()) {
-    return std::unexpected(fmt::format("maglev-control's answer to {} is not JSON", path));
-  }
-  return parsed;
-}
-
-int fail(const std::string& message) {
-  fmt::print(stderr, "maglevctl: {}\n", message);
-  return kFailed;
-}
-
-int show(const Options& options, const std::string& path,
-         const std::function<std::string(const Json&)>& format) {
-  const auto answer = ask_json(options, path);
-  if (!answer) return fail(answer.error());
-  fmt::print("{}", options.json ? answer->dump() + "\n" : format(*answer));
-  return kDone;
-}
-
-int change(const Options& options, HttpRequest request) {
-  auto timeout = kAnswerTimeout;
-  if (options.if_generation) request.if_match = fmt::format("\"{}\"", *options.if_generation);
-  if (options.wait) {
-    request.target += fmt::format("?wait=adopted&timeout_ms={}", options.timeout_ms);
-    timeout += std::chrono::milliseconds(options.timeout_ms);
-  }
-  const auto body = ask(options, request, timeout);
-  if (!body) return fail(body.error());
-  if (options.json) {
-    fmt::print("{}", *body);  // ends with a newline
-    return kDone;
-  }
-  const Json answer = Json::parse(*body);
-  fmt::print("generation {}{}\n", answer.at("generation").get<uint64_t>(),
-             options.wait ? ", used by all workers" : "");
-  return kDone;
-}
+// What becomes of the request that a command makes.
+using Send = int (*)(const AskOptions&, HttpRequest);
 
 // --- stats -----------------------------------------------------------------------------------
 
@@ -155,7 +62,7 @@ void show_in_place(const std::string& text) {
 // for: forwarding goes on without it.
 class Watch {
  public:
-  explicit Watch(const Options& options)
+  explicit Watch(const AskOptions& options)
       : options_(options), in_place_(!options.json && isatty(STDOUT_FILENO) != 0) {}
 
   int run(const WatchOptions& watch) {
@@ -201,13 +108,13 @@ class Watch {
     return format_figures(*figures, stats->wanted, in_place_ ? terminal_rows() : SIZE_MAX);
   }
 
-  const Options& options_;
+  const AskOptions& options_;
   const bool in_place_;
   std::optional<Report> before_;
 };
 
-int show_totals(const Options& options) {
-  return show(options, "/v1/stats", [](const Json& answer) {
+int show_totals(const AskOptions& options) {
+  return show_answer(options, "/v1/stats", [](const Json& answer) {
     const auto stats = read_stats(answer);
     return stats ? format_figures(totals(stats->report), stats->wanted) : stats.error() + "\n";
   });
@@ -228,11 +135,13 @@ class CommandLine {
     add_pool_commands();
     add_vip_commands();
     add_backend_commands();
+    add_apply(&app_, make_change);
+    add_plans();
     add_other_commands();
     add_stats();
     add_simulator_commands(app_, options_.json, action_);
     app_.add_subcommand("status", "generations, dataplane, workers")->callback([this] {
-      action_ = [this] { return show(options_, "/v1/status", format_status); };
+      action_ = [this] { return show_answer(options_, "/v1/status", format_status); };
     });
   }
 
@@ -254,22 +163,28 @@ class CommandLine {
 
  private:
   CLI::App* group(const std::string& name, const std::string& about) {
-    CLI::App* const made = app_.add_subcommand(name, about);
+    return group(&app_, name, about);
+  }
+  static CLI::App* group(CLI::App* parent, const std::string& name, const std::string& about) {
+    CLI::App* const made = parent->add_subcommand(name, about);
     made->require_subcommand(1);
     return made;
   }
 
-  // A command that changes something by one request.
-  CLI::App* changing(CLI::App* parent, const std::string& name, const std::string& about,
+  // A command that changes something by one request, or tells what the request would change.
+  CLI::App* changing(CLI::App* parent, Send send, const std::string& name, const std::string& about,
                      const std::function<HttpRequest()>& request) {
     CLI::App* const made = parent->add_subcommand(name, about);
-    made->add_flag("--wait", options_.wait, "until all workers use the change");
-    made->add_option("--timeout-ms", options_.timeout_ms, "how long --wait waits")
-        ->capture_default_str();
+    if (send == make_change) {
+      made->add_flag("--wait", options_.wait, "until all workers use the change");
+      made->add_option("--timeout-ms", options_.timeout_ms, "how long --wait waits")
+          ->capture_default_str();
+    }
     made->add_option("--if-generation", options_.if_generation,
                      "refused when another generation is in force");
-    made->callback(
-        [this, request] { action_ = [this, request] { return change(options_, request()); }; });
+    made->callback([this, send, request] {
+      action_ = [this, send, request] { return send(options_, request()); };
+    });
     return made;
   }
 
@@ -277,7 +192,7 @@ class CommandLine {
                     const std::function<std::string()>& path, std::string (*format)(const Json&)) {
     CLI::App* const made = parent->add_subcommand(name, about);
     made->callback([this, path, format] {
-      action_ = [this, path, format] { return show(options_, path(), format); };
+      action_ = [this, path, format] { return show_answer(options_, path(), format); };
     });
     return made;
   }
@@ -300,6 +215,11 @@ class CommandLine {
   void add_pool_commands();
   void add_vip_commands();
   void add_backend_commands();
+  void add_pool_changes(CLI::App* pool, Send send);
+  void add_vip_changes(CLI::App* vip, Send send);
+  void add_backend_changes(CLI::App* backend, Send send);
+  void add_apply(CLI::App* parent, Send send);
+  void add_plans();
   void add_other_commands();
   void add_stats();
 
@@ -313,7 +233,7 @@ class CommandLine {
       "Asks and changes a running maglev-control. Exit codes: 0 done, 1 refused or not "
       "reached, 2 wrong usage.",
       "maglevctl"};
-  Options options_;
+  AskOptions options_;
   WatchOptions watch_;
   std::string pool_;
   std::string backend_;
@@ -332,8 +252,11 @@ void CommandLine::add_pool_commands() {
       showing(
           pool, "show", "one pool with its backends", [this] { return pool_path(); }, format_pool),
       "POOL", pool_);
+  add_pool_changes(pool, make_change);
+}
 
-  CLI::App* const add = changing(pool, "add", "add a pool", [this] {
+void CommandLine::add_pool_changes(CLI::App* pool, Send send) {
+  CLI::App* const add = changing(pool, send, "add", "add a pool", [this] {
     if (body_.contains("health")) body_["health"]["type"] = "tcp";
     body_["name"] = pool_;
     return HttpRequest{"POST", "/v1/pools", body()};
@@ -350,7 +273,7 @@ void CommandLine::add_pool_commands() {
     field<int64_t>(add, "--health-" + name, "/health/" + key, "of the check")->needs(port);
   }
 
-  named(changing(pool, "remove", "remove a pool that no VIP uses",
+  named(changing(pool, send, "remove", "remove a pool that no VIP uses",
                  [this] {
                    return HttpRequest{"DELETE", pool_path(), ""};
                  }),
@@ -364,8 +287,11 @@ void CommandLine::add_vip_commands() {
   named(showing(
             vip, "show", "one VIP", [this] { return vip_path(); }, format_vip),
         "VIP", vip_);
+  add_vip_changes(vip, make_change);
+}
 
-  CLI::App* const add = changing(vip, "add", "add a VIP", [this] {
+void CommandLine::add_vip_changes(CLI::App* vip, Send send) {
+  CLI::App* const add = changing(vip, send, "add", "add a VIP", [this] {
     body_["name"] = vip_;
     const std::string port = body_["port"];
     uint16_t number = 0;
@@ -391,7 +317,7 @@ void CommandLine::add_vip_commands() {
   field<std::string>(add, "--unserved-ports", "/unserved_ports", "drop or kernel");
   field<std::string>(add, "--too-big", "/too_big", "report or fragment");
 
-  named(changing(vip, "remove", "remove a VIP",
+  named(changing(vip, send, "remove", "remove a VIP",
                  [this] {
                    return HttpRequest{"DELETE", vip_path(), ""};
                  }),
@@ -403,15 +329,18 @@ void CommandLine::add_backend_commands() {
   CLI::App* const list = backend->add_subcommand("list", "all backends of a pool");
   named(list, "POOL", pool_);
   list->callback([this] {
-    action_ = [this] { return show(options_, pool_path() + "/backends", format_backends); };
+    action_ = [this] { return show_answer(options_, pool_path() + "/backends", format_backends); };
   });
+  add_backend_changes(backend, make_change);
+}
 
+void CommandLine::add_backend_changes(CLI::App* backend, Send send) {
   const auto one = [&](CLI::App* command) {
     named(command, "POOL", pool_);
     named(command, "NAME", backend_);
     return command;
   };
-  CLI::App* const add = one(changing(backend, "add", "add a backend", [this] {
+  CLI::App* const add = one(changing(backend, send, "add", "add a backend", [this] {
     body_["name"] = backend_;
     return HttpRequest{"POST", pool_path() + "/backends", body()};
   }));
@@ -419,7 +348,7 @@ void CommandLine::add_backend_commands() {
   field<int64_t>(add, "--weight", "/weight", "share of the flows, relative to the others");
   field<std::string>(add, "--state", "/state", "ready, drain or maintenance");
 
-  CLI::App* const set = one(changing(backend, "set", "change weight, state or both", [this] {
+  CLI::App* const set = one(changing(backend, send, "set", "change weight, state or both", [this] {
     return HttpRequest{"PATCH", backend_path(), body()};
   }));
   CLI::App* const changes = set->add_option_group("change");
@@ -427,17 +356,17 @@ void CommandLine::add_backend_commands() {
   field<int64_t>(changes, "--weight", "/weight", "share of the flows, relative to the others");
   field<std::string>(changes, "--state", "/state", "ready, drain or maintenance");
 
-  one(changing(backend, "drain", "take it out of the table, keep it configured", [this] {
+  one(changing(backend, send, "drain", "take it out of the table, keep it configured", [this] {
     return HttpRequest{"PATCH", backend_path(), Json{{"state", "drain"}}.dump()};
   }));
-  one(changing(backend, "remove", "remove a backend", [this] {
+  one(changing(backend, send, "remove", "remove a backend", [this] {
     return HttpRequest{"DELETE", backend_path(), ""};
   }));
 }
 
-void CommandLine::add_other_commands() {
+void CommandLine::add_apply(CLI::App* parent, Send send) {
   CLI::App* const apply =
-      changing(&app_, "apply", "make several changes at once, all of them or none", [this] {
+      changing(parent, send, "apply", "make several changes at once, all of them or none", [this] {
         return HttpRequest{"POST", "/v1/changes", changes_};
       });
   apply
@@ -452,6 +381,18 @@ void CommandLine::add_other_commands() {
           },
           "a JSON list of changes; - for standard input")
       ->required();
+}
+
+// Every change once more, as a plan.
+void CommandLine::add_plans() {
+  CLI::App* const plans = group("plan", "what a change would move; changes nothing");
+  add_pool_changes(group(plans, "pool", "sets of backends"), show_plan);
+  add_vip_changes(group(plans, "vip", "virtual addresses"), show_plan);
+  add_backend_changes(group(plans, "backend", "the servers of a pool"), show_plan);
+  add_apply(plans, show_plan);
+}
+
+void CommandLine::add_other_commands() {
   CLI::App* const explain = showing(
       &app_, "explain", "where the packets of a flow go, and why",
       [this] {
@@ -464,7 +405,7 @@ void CommandLine::add_other_commands() {
                    "tcp or udp, source and destination, as tcp 198.18.0.2:40000 198.51.100.10:80")
       ->expected(3)
       ->required();
-  changing(&app_, "reload", "read the configuration file again", [] {
+  changing(&app_, make_change, "reload", "read the configuration file again", [] {
     return HttpRequest{"POST", "/v1/reload", ""};
   });
 }

@@ -9,6 +9,8 @@
 namespace maglev {
 
 std::string format_flow(const nlohmann::ordered_json& flow);
+// Of what a change with ?dry_run=true answers.
+std::string format_plan(const nlohmann::ordered_json& foreseen);
 std::string format_status(const nlohmann::ordered_json& status);
 std::string format_pools(const nlohmann::ordered_json& pools);  // of GET /v1/pools
 std::string format_pool(const nlohmann::ordered_json& pool);

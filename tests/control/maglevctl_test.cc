@@ -232,6 +232,69 @@ TEST_F(MaglevctlTest, AppliesSeveralChangesAtOnce) {
   EXPECT_EQ(run("apply /no/such/file").exit_code, 2);
 }
 
+TEST_F(MaglevctlTest, APlanTellsWhatMovesBetweenWhomAndChangesNothing) {
+  const Json plan = json("plan backend drain web b1")["pools"][0];
+  std::map<std::string, int64_t> gained;
+  int64_t moved = 0;
+  for (const Json& move : plan["moves"]) {
+    gained[move["from"]] -= move["slots"].get<int64_t>();
+    gained[move["to"]] += move["slots"].get<int64_t>();
+    moved += move["slots"].get<int64_t>();
+  }
+  EXPECT_EQ(plan["moved"], moved);
+  EXPECT_EQ(plan["moves_left_out"], 0);
+  std::map<std::string, int64_t> expected;
+  for (const Json& backend : plan["before"])
+    expected[backend["name"]] -= backend["slots"].get<int64_t>();
+  for (const Json& backend : plan["after"])
+    expected[backend["name"]] += backend["slots"].get<int64_t>();
+  EXPECT_EQ(gained, expected) << "what moves explains every gain and loss";
+  EXPECT_EQ(plan["table_bytes"]["after"], 2 * 251);
+  EXPECT_NEAR(plan["peak_over_mean"]["after"].get<double>(), 126 / 125.5, 1e-9);
+
+  const std::string text = shown("plan backend drain web b1");
+  EXPECT_NE(text.find(fmt::format("{} of 251 slots", moved)), std::string::npos) << text;
+  EXPECT_NE(text.find("nothing was changed"), std::string::npos);
+  EXPECT_EQ(json("backend list web")["backends"][0]["state"], "ready");
+  EXPECT_EQ(generation(), 1u);
+}
+
+TEST_F(MaglevctlTest, EveryChangeCanBePlanned) {
+  const std::string file = directory_.path("/changes.json");
+  std::ofstream(file) << R"([{"method": "DELETE", "path": "/v1/pools/web/backends/b1"},
+                             {"method": "DELETE", "path": "/v1/pools/plain/backends/p1"}])";
+  const Json both = json("plan apply " + file)["pools"];
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0]["moves"], Json::parse(R"([{"from": "p1", "to": null, "slots": 251}])"));
+  EXPECT_NE(shown("plan apply " + file).find("(none)"), std::string::npos);
+  for (const std::string change :
+       {"pool add new", "vip add new --address 198.51.100.99 --protocol tcp --port 80 --pool web",
+        "vip remove dns"}) {
+    EXPECT_EQ(json("plan " + change), Json::parse(R"({"dry_run": true, "pools": []})")) << change;
+  }
+  EXPECT_NE(shown("plan vip remove dns").find("no slot"), std::string::npos);
+  for (const std::string change : {"backend add web b9 --address 198.18.2.19",
+                                   "backend set web b1 --weight 3", "backend remove web b1"}) {
+    EXPECT_GT(json("plan " + change)["pools"][0]["moved"], 0) << change;
+  }
+  EXPECT_NE(run("plan pool remove web").err.find("in_use"), std::string::npos);
+  EXPECT_EQ(run("plan backend drain web b1 --if-generation 9").exit_code, 1);
+  EXPECT_EQ(run("plan backend drain web b1 --wait").exit_code, 2) << "there is nothing to wait for";
+  EXPECT_EQ(generation(), 1u);
+}
+
+TEST_F(MaglevctlTest, APlanOfManyBackendsFitsTheTerminal) {
+  for (int i = 0; i < 30; ++i) {
+    shown(fmt::format("backend add plain {}{} --address 198.18.9.{}", std::string(40, 'n'), i,
+                      i + 1));
+  }
+  const std::string text = shown("plan backend add plain new --address 198.18.8.1 --weight 100");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_EQ(std::ranges::count(text.substr(text.find("FROM")), '\n'), 1 + 20 + 1 + 2) << text;
+  EXPECT_NE(text.find("more slots"), std::string::npos) << text;
+}
+
 TEST_F(MaglevctlTest, AChangeCanDependOnTheGeneration) {
   EXPECT_EQ(shown("backend drain web b1 --if-generation 1"), "generation 2\n");
   const Outcome late = run("backend drain web b2 --if-generation 1");
