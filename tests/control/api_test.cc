@@ -1,7 +1,6 @@
 #include "control/api.h"
 
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <fmt/format.h>
 
@@ -9,18 +8,13 @@
 #include <random>
 #include <tuple>
 
+#include "tables/boot_time.h"
 #include "tests/control/fixtures.h"
 
 namespace maglev {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-uint64_t boottime_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 class ApiTest : public ControllerTest {
  protected:
@@ -52,7 +46,7 @@ class ApiTest : public ControllerTest {
   void report(uint64_t first, uint64_t second) {
     Report report;
     report.started_ns = 1;
-    report.written_ns = boottime_ns();
+    report.written_ns = maglev::boot_time_ns();
     report.verdicts = {"forwarded", "malformed"};
     report.ports = {{"uplink", true, 1, 2, 3, 4}};
     report.workers = {{1, 0, 0, 0, first, 100, 40, {10, 1000}},
@@ -85,7 +79,7 @@ TEST_F(ApiTest, StatusTellsGenerationsAndCounts) {
   EXPECT_EQ(status["workers"][1]["port"], "uplink");
   dataplane_.report->written_ns -= 10'000'000'000;
   EXPECT_EQ(get("/v1/status")["workers"][0]["progress"], false) << "it has stopped to report";
-  dataplane_.report->written_ns = boottime_ns();
+  dataplane_.report->written_ns = maglev::boot_time_ns();
   dataplane_.running = false;
   status = get("/v1/status");
   EXPECT_EQ(status["adopted_generation"], 0);
